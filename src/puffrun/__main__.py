@@ -1,0 +1,5 @@
+"""`python -m puffrun` is `puffrun`."""
+
+from puffrun.cli import run
+
+run()

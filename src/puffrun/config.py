@@ -1,0 +1,70 @@
+"""What was asked: `RunConfig`, loaded from TOML and overridden by flags."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class TrainSection:
+    """`[train]`: the program. Exactly one of `script` (absolute) and `module`, or neither."""
+
+    script: Path | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+    cwd: Path | None = None  # None: where the user stands
+    env: tuple[tuple[str, str], ...] = ()
+    artifacts: tuple[str, ...] | None = None  # None: all of them
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """`[launch]` and the options of `puffrun train`. None: not given. Durations in seconds."""
+
+    gpus: int | Literal["all"] | None = None
+    gpu_ids: tuple[str, ...] | None = None
+    cpus: int | None = None
+    nodes: int | None = None
+    node_rank: int | None = None
+    rdzv_endpoint: str | None = None
+    grace_s: float = 10.0
+    stall_timeout_s: float = 600.0  # 0: off
+    exit_timeout_s: float = 60.0
+    dead_child_timeout_s: float = 5.0
+    timeout_s: float | None = None
+    max_restarts: int = 0
+    preload: bool = False
+    show_ranks: tuple[int, ...] | Literal["all"] = (0,)
+    run_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class ArtifactSpec:
+    """`[artifacts.NAME]`: one thing to build. Globs and outputs are relative POSIX paths."""
+
+    name: str
+    cmd: tuple[str, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    install: tuple[tuple[str, str], ...] = ()
+    mode: Literal["staged", "inplace"] = "staged"
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that was asked. `root_dir` is what relative paths in the config refer to.
+
+    `state_dir` is the `.puffrun` directory that holds runs and artifacts.
+    """
+
+    root_dir: Path
+    state_dir: Path
+    path: Path | None = None
+    train: TrainSection = field(default_factory=TrainSection)
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
+    artifacts: tuple[ArtifactSpec, ...] = ()
