@@ -1,0 +1,16 @@
+"""The report of a run: its JSON form, where it lies, and how to find the one that is meant."""
+
+from puffrun.report.schema import SCHEMA, outcome_from_json, report_as_json
+from puffrun.report.signals import signal_name
+from puffrun.report.store import Report, find_run, load_report, write_report
+
+__all__ = [
+    "SCHEMA",
+    "Report",
+    "find_run",
+    "load_report",
+    "outcome_from_json",
+    "report_as_json",
+    "signal_name",
+    "write_report",
+]
