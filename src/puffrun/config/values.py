@@ -1,4 +1,4 @@
-"""What was asked: `RunConfig`, loaded from TOML and overridden by flags."""
+"""The values of a config: frozen, with every default in one place."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class TrainSection:
-    """`[train]`: the program. Exactly one of `script` (absolute) and `module`, or neither."""
+    """`[train]`: the program. At most one of `script` (absolute) and `module`."""
 
     script: Path | None = None
     module: str | None = None
@@ -21,7 +21,7 @@ class TrainSection:
 class LaunchOptions:
     """`[launch]` and the options of `puffrun train`. None: not given. Durations in seconds."""
 
-    gpus: int | Literal["all"] | None = None
+    gpus: int | Literal["all", "auto"] | None = None
     gpu_ids: tuple[str, ...] | None = None
     cpus: int | None = None
     nodes: int | None = None
@@ -31,7 +31,7 @@ class LaunchOptions:
     stall_timeout_s: float = 600.0  # 0: off
     exit_timeout_s: float = 60.0
     dead_child_timeout_s: float = 5.0
-    timeout_s: float | None = None
+    timeout_s: float | None = None  # None: no limit, written as 0
     max_restarts: int = 0
     preload: bool = False
     show_ranks: tuple[int, ...] | Literal["all"] = (0,)
