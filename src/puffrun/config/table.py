@@ -100,9 +100,9 @@ class Table:
         """Return a list of strings; empty when the key is absent."""
         value = self.values.get(key, [])
         if not isinstance(value, list):
-            hint = f"write `{key} = {str([value]).replace(chr(39), chr(34))}`"
+            words = ", ".join(f'"{w}"' for w in value.split()) if isinstance(value, str) else ""
             raise self.wrong(
-                key, "a list of strings", hint=hint if isinstance(value, str) else None
+                key, "a list of strings", hint=f"write `{key} = [{words}]`" if words else None
             )
         for item in value:
             if not isinstance(item, str) or "\0" in item:
