@@ -1,5 +1,17 @@
 """What people see: the only part of puffrun that draws. Everything goes to stderr."""
 
-from puffrun.console.screen import Screen
+from puffrun.console.cards import render_card, render_title
+from puffrun.console.facts import RunFacts, facts_from_json, facts_of
+from puffrun.console.launch_lines import LaunchScreen
+from puffrun.console.screen import Screen, make_screen
 
-__all__ = ["Screen"]
+__all__ = [
+    "LaunchScreen",
+    "RunFacts",
+    "Screen",
+    "facts_from_json",
+    "facts_of",
+    "make_screen",
+    "render_card",
+    "render_title",
+]

@@ -1,0 +1,172 @@
+"""The card that ends a run: what happened, the evidence, and what to type next. Pure.
+
+A card keeps to about twenty lines: what repeats or can be looked up goes first.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from puffrun.console import evidence
+from puffrun.console.facts import RunFacts
+from puffrun.console.footer import render_footer
+from puffrun.console.frames import find_frames, pick_user_frames, render_frames
+from puffrun.console.headline import render_headline
+from puffrun.console.paint import Paint
+from puffrun.console.text import (
+    clean_line,
+    render_count,
+    render_duration,
+    shorten,
+    wrap,
+)
+from puffrun.outcome import Outcome
+
+MAX_LINES = 20
+_INDENT = "    "
+_START = "puffrun  "
+_SENTENCE_LINES = 3
+_LOG_LINES = 8
+_HANG_KINDS = ("stall", "early-exit", "dead-child")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A paragraph of the card. `least` lines of it stay when the card is too long.
+
+    `head` is a line of its own, dim; `keeps_end` says which end is the telling one; `is_glued`
+    means no empty line before it.
+    """
+
+    lines: tuple[str, ...]
+    least: int = 0
+    head: str = ""
+    keeps_end: bool = False
+    is_glued: bool = False
+    tone: Literal["", "red", "places"] = ""
+
+    @property
+    def height(self) -> int:
+        """Number of lines that it takes, with the empty one before it."""
+        return (not self.is_glued) + bool(self.head) + len(self.lines) if self.lines else 0
+
+    def shrunk(self, by: int) -> "Block":
+        """Return the block with up to `by` lines less."""
+        kept = max(len(self.lines) - max(by, 0), min(self.least, len(self.lines)))
+        if kept == len(self.lines):
+            return self
+        if self.keeps_end:
+            return replace(self, lines=self.lines[len(self.lines) - kept :])
+        last = (self.lines[kept - 1] + " …",) if kept else ()
+        return replace(self, lines=(*self.lines[: max(kept - 1, 0)], *last))
+
+
+def render_title(facts: RunFacts) -> str:
+    """Return the first line: `run 1130-1042-k7f  8 ranks on 8 GPUs (NVIDIA H100)  train.py`."""
+    world_size = facts.nodes * facts.ranks_per_node
+    if facts.on_gpus:
+        kind = f" ({facts.device_name})" if facts.device_name else ""
+        where = f"{render_count(world_size, 'GPU')}{kind}"
+    else:
+        where = "the CPU"
+    nodes = f" of {facts.nodes} nodes" if facts.nodes > 1 else ""
+    ranks = render_count(world_size, "rank")
+    return f"run {facts.run_id}  {ranks} on {where}{nodes}  {clean_line(facts.program)}".rstrip()
+
+
+def render_card(
+    outcome: Outcome, facts: RunFacts, width: int, *, paint: Paint | None = None
+) -> list[str]:
+    """Return the lines that end a run, ready to be drawn."""
+    paint = paint or Paint(color=False)
+    if outcome.kind == "success" and not outcome.leftovers:
+        return _render_success(outcome, facts, width, paint)
+    sentence, message = _fit_headline(outcome, facts, width)
+    blocks = _fit([message, *_make_blocks(outcome, facts, width)], MAX_LINES - len(sentence))
+    lines = [paint.dim(_START.rstrip()) + "  " + paint.red(sentence[0].removeprefix(_START))]
+    lines += [paint.red(line) for line in sentence[1:]]
+    for block in blocks:
+        lines += _draw(block, paint) if block.lines else []
+    return lines
+
+
+def _render_success(outcome: Outcome, facts: RunFacts, width: int, paint: Paint) -> list[str]:
+    ranks = f"{render_count(len(outcome.ranks), 'rank')} exited 0"
+    parts = (
+        f"done in {render_duration(outcome.duration_s)}",
+        ranks,
+        f"logs {facts.path(facts.run_dir)}",
+    )
+    cleaned = evidence.render_cleaned(outcome.cleaned, width - len(_START))
+    return [paint.dim(_START.rstrip()) + "  " + line for line in ("  ".join(parts), *cleaned)]
+
+
+def _fit_headline(outcome: Outcome, facts: RunFacts, width: int) -> tuple[list[str], Block]:
+    """Wrap the sentence after `puffrun`; what else the message says is the first paragraph."""
+    first, *rest = render_headline(outcome, facts)
+    whole = shorten(first, (width - len(_START)) * _SENTENCE_LINES)
+    sentence = wrap(whole, width, indent=_START, hanging=" " * len(_START)) or [_START]
+    body = tuple(shorten(line, width - len(_INDENT)) for line in rest if line)
+    return sentence[:_SENTENCE_LINES], Block(body, least=2)
+
+
+def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
+    """Make the card's paragraphs in the order in which they are read."""
+    room = width - len(_INDENT)
+    is_hang = outcome.cause is not None and outcome.cause.kind in _HANG_KINDS
+    table = evidence.render_hang_table(outcome, room) if is_hang else []
+    others = [] if is_hang else evidence.render_others(outcome, room)
+    cleaned = evidence.render_cleaned(outcome.cleaned, room)
+    footer = render_footer(outcome, facts, room)
+    return [
+        Block(tuple(evidence.render_leftovers(outcome.leftovers, room)), least=3, tone="red"),
+        Block(tuple(table), least=6),
+        _make_frames_block(outcome, facts, room),
+        _make_log_block(outcome, room),
+        Block((*others, *cleaned), least=2),
+        Block(tuple(footer), least=len(footer), is_glued=bool(others or cleaned)),
+    ]
+
+
+def _make_frames_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:
+    frames = pick_user_frames(find_frames(outcome.cause)) if outcome.cause else ()
+    lines = render_frames(frames, facts.cwd, room)
+    return Block(tuple(lines), least=2, keeps_end=True, tone="places")
+
+
+def _make_log_block(outcome: Outcome, room: int) -> Block:
+    cause = outcome.cause
+    if cause is None:
+        return Block(())
+    whose = {"agent-lost": "torchrun's agent", "build": "the build"}
+    lines = evidence.pick_log_tail(cause)[-_LOG_LINES:]
+    return Block(
+        tuple(shorten("  " + line, room) for line in lines),
+        least=2,
+        head=f"last output of {whose.get(cause.kind, f'rank {cause.rank}')}",
+        keeps_end=True,
+    )
+
+
+def _fit(blocks: list[Block], room: int) -> list[Block]:
+    """Shrink paragraphs until the card fits: log lines first, the outer frames next."""
+    fitted = list(blocks)
+    by_worth = sorted(
+        range(len(blocks)), key=lambda i: (not blocks[i].head, not blocks[i].keeps_end)
+    )
+    for index in by_worth:
+        excess = sum(block.height for block in fitted) - room
+        fitted[index] = fitted[index].shrunk(excess)
+    return fitted
+
+
+def _draw(block: Block, paint: Paint) -> list[str]:
+    lines = [_INDENT + _paint_line(line, block.tone, paint) for line in block.lines]
+    head = [_INDENT + paint.dim(block.head)] if block.head else []
+    return [*([] if block.is_glued else [""]), *head, *lines]
+
+
+def _paint_line(line: str, tone: str, paint: Paint) -> str:
+    if tone == "red":
+        return paint.red(line)
+    place, gap, code = line.partition("   ") if tone == "places" else ("", "", line)
+    return paint.cyan(place) + gap + code

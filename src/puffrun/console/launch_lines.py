@@ -1,0 +1,42 @@
+"""What a launch shows while it goes on and when it ends."""
+
+from pathlib import Path
+
+from puffrun.console.cards import render_card, render_title
+from puffrun.console.facts import facts_of
+from puffrun.console.screen import Screen
+from puffrun.console.text import render_count
+from puffrun.outcome import Outcome
+from puffrun.plan import LaunchPlan
+
+
+class LaunchScreen:
+    """Draws what the launcher tells; paths are shown relative to `shown_from`."""
+
+    def __init__(self, screen: Screen, *, shown_from: Path) -> None:
+        self._screen = screen
+        self._shown_from = shown_from
+
+    def run_started(self, plan: LaunchPlan) -> None:
+        """Name the run, and what of an outer launcher's environment it does not take over."""
+        self._screen.say(render_title(facts_of(plan, self._shown_from)))
+        ignored = "  ".join(f"{name}={value}" for name, value in plan.env_ignored)
+        if ignored:
+            self._screen.say(f"ignored {ignored} (left over from another launcher)")
+
+    def ranks_starting(self, up: int, total: int) -> None:
+        """Show how many ranks are up, until all are."""
+        if up < total:
+            self._screen.live(f"starting {render_count(total, 'rank')}, {up} up")
+        else:
+            self._screen.clear_live()
+
+    def note(self, text: str) -> None:
+        """Say something that happened on the way."""
+        self._screen.say(text)
+
+    def ended(self, outcome: Outcome, plan: LaunchPlan) -> None:
+        """Draw how the run ended."""
+        facts = facts_of(plan, self._shown_from)
+        card = render_card(outcome, facts, self._screen.width, paint=self._screen.paint)
+        self._screen.say_lines(card)
