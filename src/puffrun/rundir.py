@@ -6,8 +6,11 @@ Imported by the ranks too, so it stays on the standard library and imports nothi
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from puffrun.errors import UsageError
 
 # environment variables that ranks get
 ENV_RUN_DIR = "PUFFRUN_RUN_DIR"
@@ -32,6 +35,26 @@ class RunDir:
     """Computes every path of one run; nobody else joins file names."""
 
     path: Path
+
+    @classmethod
+    def create(cls, path: Path, state_dir: Path) -> "RunDir":
+        """Create an empty run directory, mode 0700, and point `last` of `state_dir` to it.
+
+        Raises:
+            UsageError: it cannot be created, or there is something in it.
+        """
+        check_run_dir(path)
+        run_dir = cls(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)
+            for directory in (run_dir.logs_dir, run_dir.errors_dir, run_dir.stacks_dir):
+                directory.mkdir(mode=0o700)
+        except OSError as error:
+            raise _unusable(path, error.strerror or str(error)) from None
+        _link_last(path, state_dir)
+        return run_dir
 
     @property
     def plan_path(self) -> Path:
@@ -96,8 +119,52 @@ def last_path(state_dir: Path) -> Path:
     return state_dir / "last"
 
 
+def check_run_dir(path: Path) -> None:
+    """Refuse a run directory that has something in it or cannot be written, creating nothing.
+
+    Raises:
+        UsageError: names the directory, or the one above it that stands in the way.
+    """
+    try:
+        if any(path.iterdir()):
+            raise UsageError(
+                f"run directory {path} is not empty", hint="another `--run-dir`, or none"
+            )
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from None
+    above = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    if not above.is_dir():
+        raise _unusable(path, f"{above} is no directory")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise _unusable(path, f"{above} is not writable")
+
+
+def _unusable(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"run directory {path} cannot be used: {why}", hint="`--run-dir DIR` with one that can"
+    )
+
+
+def _link_last(path: Path, state_dir: Path) -> None:
+    """Let `last` name this run. It is a convenience: a run does not fail for it."""
+    target = os.path.relpath(path, state_dir) if path.is_relative_to(state_dir) else str(path)
+    temporary_path = state_dir / f".last.{path.name}.{os.getpid()}"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        temporary_path.symlink_to(target)
+        temporary_path.replace(last_path(state_dir))
+    except OSError:
+        with suppress(OSError):
+            temporary_path.unlink()
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part, even after power loss."""
+    """Write a file so that a reader sees the old text or the new, never a part.
+
+    That holds after a loss of power too.
+    """
     temporary_path = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary_path.open("w", encoding="utf-8") as file:
         file.write(text)

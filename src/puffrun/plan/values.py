@@ -1,4 +1,4 @@
-"""What will happen: one frozen `LaunchPlan`, made from a `RunConfig` and an `Allocation`."""
+"""The `LaunchPlan`: a launch is data until the last moment."""
 
 from dataclasses import dataclass
 from pathlib import Path
