@@ -1,0 +1,83 @@
+"""The commands, as a table; only the one that is asked for is imported."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from puffrun import __version__
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command's function is, and its line in `puffrun --help`."""
+
+    module: str
+    function: str
+    help: str
+    passes_rest: bool = False  # everything after the first argument goes to somebody else
+
+
+COMMANDS = {
+    "train": Command(
+        "puffrun.cli.train",
+        "train",
+        "Build what is stale, then train on all ranks.",
+        passes_rest=True,
+    ),
+    "build-artifacts": Command(
+        "puffrun.cli.build",
+        "build_artifacts",
+        "Build what training needs, once, and say where it is.",
+    ),
+    "report": Command("puffrun.cli.report", "report", "Show a past run again (default: the last)."),
+}
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+def make_app(argv: Sequence[str]) -> typer.Typer:
+    """Make the Typer app for a command line."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        context_settings=_SETTINGS,
+        help="Launch multi-rank PyTorch training: built once, never hung, and the true cause.",
+    )
+    app.callback()(_root)
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        function = _load(command) if name == asked else _listed_only
+        settings = {"allow_interspersed_args": False} if command.passes_rest else {}
+        app.command(name, help=command.help, context_settings=settings | _SETTINGS)(function)
+    return app
+
+
+def _load(command: Command) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(import_module(command.module), command.function)
+    return function
+
+
+def _listed_only() -> None:
+    """Stand in for a command that is not asked for."""
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of a Typer callback
+    if wanted:
+        typer.echo(f"puffrun {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""

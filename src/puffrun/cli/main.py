@@ -1,0 +1,78 @@
+"""The error boundary: whatever happens inside, the user gets one line and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from puffrun.cli.app import make_app
+from puffrun.cli.caller import Caller
+from puffrun.cli.crash import write_crash_log
+from puffrun.cli.streams import flush_stdout, open_missing_streams
+from puffrun.errors import ExitCode, PuffrunError, StoppedError, UsageError
+
+INTERRUPTED = 130
+
+
+def run() -> NoReturn:
+    """Run puffrun as a program: the console script and `python -m puffrun`."""
+    open_missing_streams()
+    code = main(sys.argv[1:])
+    sys.exit(flush_stdout(code))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out a command line, without the program's name, and return the exit code."""
+    caller = Caller(tuple(argv), dict(os.environ))
+    try:
+        return _dispatch(caller)
+    except StoppedError as error:
+        _say_error(error.message, None)
+        return 128 + error.signum
+    except PuffrunError as error:
+        _say_error(error.message, error.hint)
+        return int(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except SystemExit as error:  # Typer's way out when standard output is a closed pipe
+        return error.code if isinstance(error.code, int) else ExitCode.BUG
+    except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit code
+        path = write_crash_log(error, caller)
+        _say_error(
+            f"a bug in puffrun: {type(error).__name__}: {error}", f"the traceback is in {path}"
+        )
+        return int(ExitCode.BUG)
+
+
+def _dispatch(caller: Caller) -> int:
+    try:
+        caller.cwd = Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory does not exist any more", hint="`cd .`") from None
+    try:
+        code = make_app(caller.argv)(
+            list(caller.argv), prog_name="puffrun", standalone_mode=False, obj=caller
+        )
+    except typer.TyperException as error:  # Typer's own usage errors
+        raise _word_usage_error(error, caller.argv) from None
+    return code if isinstance(code, int) else int(ExitCode.OK)
+
+
+def _word_usage_error(error: typer.TyperException, argv: Sequence[str]) -> UsageError:
+    """Say what Typer says as we do: one line, lower case, and a hint to type."""
+    text = " ".join(error.format_message().split())
+    message, asked, suggestion = text.partition(" Did you mean ")
+    command = next((f"{word} " for word in argv if not word.startswith("-")), "")
+    hint = f"did you mean {suggestion}" if asked else f"`puffrun {command}--help`"
+    return UsageError(
+        f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint.replace("'", "`")
+    )
+
+
+def _say_error(message: str, hint: str | None) -> None:
+    from puffrun.console import make_screen  # only a failure pays for it
+
+    make_screen(sys.stderr, os.environ).error(message, hint)
