@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from puffrun.cli.report import report as report_command
 from puffrun.errors import UsageError
 from puffrun.outcome import (
     ArtifactResult,
@@ -115,7 +116,7 @@ def test_the_report_has_exactly_the_fields_of_schema_1():
     full = report_as_json(FULL, {})
     assert list(full) == [*TOP_LEVEL, "attempts"]
     assert sorted(full["cause"]) == sorted(CAUSE)
-    assert list(full["ranks"][0]) == RANK
+    assert sorted(full["ranks"][0]) == sorted(RANK)
     assert full["duration_s"] == 90.0
     assert full["cause"]["detail"]["frames"][0]["line"] == 4
 
@@ -236,3 +237,39 @@ def test_signals_have_their_names():
     assert signal_name(signal.SIGRTMIN) == "SIGRTMIN"
     assert signal_name(signal.SIGRTMIN + 3) == "SIGRTMIN+3"
     assert signal_name(99) == "signal 99"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with one failed run, as `puffrun report` finds it."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / ".puffrun" / "runs" / FULL.run_id
+    run.mkdir(parents=True)
+    write_report(RunDir(run), FULL, {"program": "train.py", "ranks_per_node": 2})
+    return run
+
+
+def test_puffrun_report_shows_the_last_run_again(project, capsys):
+    report_command()
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0] == "puffrun  run 1130-1042-k7fqa  2 ranks on the CPU  train.py"
+    assert lines[1] == "puffrun  rank 1 failed: ValueError: 63 ☂"
+    assert f"    logs .puffrun/runs/{FULL.run_id}/logs" in lines
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("name", ["1130", "{run}", "{run}/report.json"])
+def test_puffrun_report_prints_the_json_of_a_named_run(project, capsys, name):
+    report_command(name.format(run=project), as_json=True)
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        RunDir(project).report_path.read_bytes()
+    )
+
+
+def test_puffrun_report_of_a_run_with_a_broken_config_works_by_path(project, capsys):
+    (project.parents[2] / "puffrun.toml").write_text("[")
+    report_command(f".puffrun/runs/{FULL.run_id}")
+    assert "ValueError" in capsys.readouterr().out
+    with pytest.raises(UsageError):
+        report_command()

@@ -3,6 +3,7 @@
 A card keeps to about twenty lines: what repeats or can be looked up goes first.
 """
 
+import textwrap
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,18 +15,20 @@ from puffrun.console.headline import render_headline
 from puffrun.console.paint import Paint
 from puffrun.console.text import (
     clean_line,
+    count_cells,
     render_count,
     render_duration,
     shorten,
-    wrap,
+    wrap_within,
 )
 from puffrun.outcome import Outcome
 
 MAX_LINES = 20
 _INDENT = "    "
 _START = "puffrun  "
-_SENTENCE_LINES = 3
+_SENTENCE_LINES = 4
 _LOG_LINES = 8
+_MESSAGE_LINES = 10
 _HANG_KINDS = ("stall", "early-exit", "dead-child")
 
 
@@ -49,15 +52,15 @@ class Block:
         """Number of lines that it takes, with the empty one before it."""
         return (not self.is_glued) + bool(self.head) + len(self.lines) if self.lines else 0
 
-    def shrunk(self, by: int) -> "Block":
-        """Return the block with up to `by` lines less."""
-        kept = max(len(self.lines) - max(by, 0), min(self.least, len(self.lines)))
-        if kept == len(self.lines):
+    def shrunk(self, by: int, least: int) -> "Block":
+        """Return the block with up to `by` lines less, but not under `least`."""
+        kept = max(len(self.lines) - by, least)
+        if by <= 0 or kept >= len(self.lines):
             return self
-        if self.keeps_end:
+        if self.keeps_end or kept == 0:
             return replace(self, lines=self.lines[len(self.lines) - kept :])
-        last = (self.lines[kept - 1] + " …",) if kept else ()
-        return replace(self, lines=(*self.lines[: max(kept - 1, 0)], *last))
+        last = self.lines[kept - 1]
+        return replace(self, lines=(*self.lines[: kept - 1], shorten(last, count_cells(last) - 1)))
 
 
 def render_title(facts: RunFacts) -> str:
@@ -103,16 +106,22 @@ def _render_success(outcome: Outcome, facts: RunFacts, width: int, paint: Paint)
 def _fit_headline(outcome: Outcome, facts: RunFacts, width: int) -> tuple[list[str], Block]:
     """Wrap the sentence after `puffrun`; what else the message says is the first paragraph."""
     first, *rest = render_headline(outcome, facts)
-    whole = shorten(first, (width - len(_START)) * _SENTENCE_LINES)
-    sentence = wrap(whole, width, indent=_START, hanging=" " * len(_START)) or [_START]
-    body = tuple(shorten(line, width - len(_INDENT)) for line in rest if line)
-    return sentence[:_SENTENCE_LINES], Block(body, least=2)
+    hanging = " " * len(_START)
+    sentence = wrap_within(first, width, _SENTENCE_LINES, indent=_START, hanging=hanging)
+    body: list[str] = []
+    told = [line for line in rest if line][:_MESSAGE_LINES]
+    for line in textwrap.dedent("\n".join(told)).split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        body += wrap_within(
+            line.lstrip(), width - len(_INDENT), 3, indent=indent, hanging=indent + "  "
+        )
+    return sentence or [_START], Block(tuple(body[:_MESSAGE_LINES]), least=2)
 
 
 def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
     """Make the card's paragraphs in the order in which they are read."""
     room = width - len(_INDENT)
-    is_hang = outcome.cause is not None and outcome.cause.kind in _HANG_KINDS
+    is_hang = bool(outcome.hang and outcome.cause and outcome.cause.kind in _HANG_KINDS)
     table = evidence.render_hang_table(outcome, room) if is_hang else []
     others = [] if is_hang else evidence.render_others(outcome, room)
     cleaned = evidence.render_cleaned(outcome.cleaned, room)
@@ -148,14 +157,18 @@ def _make_log_block(outcome: Outcome, room: int) -> Block:
 
 
 def _fit(blocks: list[Block], room: int) -> list[Block]:
-    """Shrink paragraphs until the card fits: log lines first, the outer frames next."""
+    """Shrink paragraphs until the card fits: log lines first, the outer frames next.
+
+    When that is not enough, whole paragraphs go, in the same order; the last one always stays.
+    """
     fitted = list(blocks)
     by_worth = sorted(
         range(len(blocks)), key=lambda i: (not blocks[i].head, not blocks[i].keeps_end)
     )
-    for index in by_worth:
-        excess = sum(block.height for block in fitted) - room
-        fitted[index] = fitted[index].shrunk(excess)
+    for leasts in ([block.least for block in blocks], [0] * (len(blocks) - 1)):
+        for index in (i for i in by_worth if i < len(leasts)):
+            excess = sum(block.height for block in fitted) - room
+            fitted[index] = fitted[index].shrunk(excess, leasts[index])
     return fitted
 
 

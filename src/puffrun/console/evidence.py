@@ -81,7 +81,7 @@ def render_hang_table(outcome: Outcome, width: int) -> list[str]:
     rows += [(m.ranks, m.doing, m.at) for m in hang.missing]
     if not rows:
         return [clean_line(line) for line in hang.text.split("\n") if line.strip()]
-    names = [shorten(render_ranks(ranks), max(width // 3, 12)) for ranks, _, _ in rows]
+    names = [shorten(render_ranks(ranks), max(width // 3, 18)) for ranks, _, _ in rows]
     cells = [(name, doing, at) for name, (_, doing, at) in zip(names, rows, strict=True)]
     return _draw_rows(cells, width)
 

@@ -11,6 +11,7 @@ from puffrun.console.text import clean_line, count_cells, shorten
 from puffrun.outcome import Cause, Frame
 
 MAX_FRAMES = 5
+_MIN_CODE = 20  # columns below which a part of a line of code says nothing
 _OUR_DIR = str(Path(puffrun.__file__).parent)
 _STDLIB_DIR = sysconfig.get_path("stdlib")
 _STDLIB_PATTERN = re.compile(r"/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
@@ -56,7 +57,9 @@ def _is_plumbing(path: str) -> bool:
 def render_frames(frames: Sequence[Frame], cwd: Path, width: int) -> list[str]:
     """Draw frames as two columns: where, and the line of code."""
     places = [shorten(_render_place(frame, cwd), width) for frame in frames]
-    column = min(max(map(count_cells, places), default=0), width // 2)
+    column = max(map(count_cells, places), default=0)
+    if column + _MIN_CODE > width:
+        return places
     return [
         shorten(_pad(place, column) + "   " + clean_line(frame.code).strip(), width).rstrip()
         for place, frame in zip(places, frames, strict=True)

@@ -42,8 +42,9 @@ def _is_whole(summary: str, cause: Cause) -> bool:
     """Say whether a summary is a sentence that names its subject itself."""
     if cause.kind == "oom" and "memory" not in summary:
         return False
-    subjects = ("hang:", "artifact ", "torchrun", "node ", "stopped ", "ranks ", "the ")
-    return summary.startswith((f"rank {cause.rank} ", *subjects))
+    if cause.rank is not None:
+        return summary.startswith(f"rank {cause.rank} ")
+    return summary.startswith(("hang:", "artifact ", "torchrun", "node ", "stopped ", "the time"))
 
 
 def _name_rank(cause: Cause, facts: RunFacts) -> str:
@@ -72,7 +73,7 @@ def _compose_exception(summary: str, _: Outcome, cause: Cause, facts: RunFacts) 
 
 def _compose_exit(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
     end = _render_end(cause.exit_code, cause.signal)
-    silent = ", no exception was seen" if cause.kind == "exit" else ""
+    silent = " without an exception" if cause.kind == "exit" and cause.exit_code else ""
     return _join(f"{_name_rank(cause, facts)} {end}{silent}", summary)
 
 

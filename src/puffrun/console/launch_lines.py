@@ -37,6 +37,16 @@ class LaunchScreen:
 
     def ended(self, outcome: Outcome, plan: LaunchPlan) -> None:
         """Draw how the run ended."""
+        if outcome.kind == "artifact-failed" and outcome.cause:
+            # the build's own lines stand above already
+            self._screen.error(outcome.cause.summary, _hint_rebuild(outcome))
+            return
         facts = facts_of(plan, self._shown_from)
         card = render_card(outcome, facts, self._screen.width, paint=self._screen.paint)
         self._screen.say_lines(card)
+
+
+def _hint_rebuild(outcome: Outcome) -> str:
+    hint = outcome.cause.detail.get("hint") if outcome.cause else None
+    failed = " ".join(result.name for result in outcome.artifacts if result.state == "failed")
+    return str(hint or f"fix the source, then `puffrun build-artifacts {failed}`")

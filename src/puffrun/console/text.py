@@ -58,15 +58,23 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
-    """Break a sentence into lines of `width` characters; long words such as paths stay whole."""
-    return textwrap.wrap(
+    """Break a sentence into lines of at most `width` columns."""
+    lines = textwrap.wrap(
         text,
-        max(width, 20),
+        max(width * len(text) // max(count_cells(text), 1), 10),  # textwrap counts characters
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None else hanging,
-        break_long_words=False,
         break_on_hyphens=False,
     )
+    return [shorten(line, width) for line in lines]
+
+
+def wrap_within(text: str, width: int, most: int, *, indent: str, hanging: str) -> list[str]:
+    """Break a sentence into at most `most` lines; what does not fit leaves an ellipsis."""
+    lines = wrap(text, width, indent=indent, hanging=hanging)
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], shorten(lines[most - 1], width - 2).removesuffix("…") + " …"]
 
 
 def render_duration(seconds: float) -> str:
