@@ -82,6 +82,11 @@ class RunDir:
         return self.logs_dir / "agent.log"
 
     @property
+    def torchrun_dir(self) -> Path:
+        """What torchrun itself insists on writing."""
+        return self.path / "torchrun"
+
+    @property
     def errors_dir(self) -> Path:
         """Where a rank records its uncaught exception."""
         return self.path / "errors"

@@ -15,6 +15,7 @@ class ProcStat:
     """One line of /proc/PID/stat. `started` is in clock ticks since boot, `cpu` in clock ticks.
 
     `state` is the kernel's letter: R, S, D (uninterruptible), T (stopped), Z (zombie), X (dead).
+    `status` is a zombie's wait status (see `os.waitstatus_to_exitcode`), else 0.
     """
 
     pid: int
@@ -24,6 +25,7 @@ class ProcStat:
     started: int
     cpu: int
     session: int = 0
+    status: int = 0
 
     @property
     def alive(self) -> bool:
@@ -50,6 +52,7 @@ def find_stat(pid: int) -> ProcStat | None:
         started=int(fields[19]),
         cpu=int(fields[11]) + int(fields[12]),
         session=int(fields[3]),
+        status=int(fields[49]) if fields[0] == "Z" else 0,
     )
 
 

@@ -1,0 +1,106 @@
+"""What the ranks are doing, read from outside: /proc, cgroup counters and log tails.
+
+Reads only; nothing here disturbs a rank.
+"""
+
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from puffrun.process import ProcStat, find_descendants
+
+TAIL_BYTES = 1 << 16
+TAIL_LINES = 40
+POLITE_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+CGROUP = Path("/proc/self/cgroup")
+
+
+def read_log_tail(path: Path, max_lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """Read the last lines of a log; of a line that carriage returns redraw, its last state."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            data = file.read()
+    except FileNotFoundError:
+        return ()
+    lines = data.decode("utf-8", "replace").rstrip("\n").split("\n")
+    if size > TAIL_BYTES:
+        lines = lines[1:]  # most likely cut in its middle
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    return tuple(shown[-max_lines:]) if any(shown) else ()
+
+
+@dataclass(frozen=True)
+class Zombie:
+    """A crashed child that its rank has not reaped; `returncode` as subprocess has it."""
+
+    rank: int
+    stat: ProcStat
+    returncode: int
+
+
+def find_crashed_children(
+    rank_pids: Mapping[int, int], stats: Mapping[int, ProcStat]
+) -> list[Zombie]:
+    """Find the crashed, unreaped direct children of living ranks (`rank_pids`: rank → pid).
+
+    Programs leave children that ended well unreaped for a long time, or end their helpers
+    politely; that is no crash. A failed exit code counts only for a fork of the rank itself (an
+    env worker has its name), because a helper program that failed is the program's own affair.
+    """
+    ranks = {pid: rank for rank, pid in rank_pids.items() if pid in stats and stats[pid].alive}
+    crashed = []
+    for stat in stats.values():
+        if stat.state != "Z" or stat.ppid not in ranks:
+            continue
+        returncode = os.waitstatus_to_exitcode(stat.status)
+        is_fork = stat.name == stats[stat.ppid].name
+        if (returncode < 0 and -returncode not in POLITE_ENDS) or (returncode > 0 and is_fork):
+            crashed.append(Zombie(ranks[stat.ppid], stat, returncode))
+    return crashed
+
+
+def find_stopped(rank_pids: Mapping[int, int], stats: Mapping[int, ProcStat]) -> tuple[int, ...]:
+    """Find the ranks that a SIGSTOP (or a debugger) holds."""
+    return tuple(
+        sorted(rank for rank, pid in rank_pids.items() if pid in stats and stats[pid].state in "Tt")
+    )
+
+
+def measure_cpu(pids: Iterable[int], stats: Mapping[int, ProcStat]) -> int:
+    """Sum the CPU time, in clock ticks, of processes and of everything below them."""
+    roots = [pid for pid in pids if pid in stats]
+    return sum(stats[pid].cpu for pid in roots) + sum(
+        stat.cpu for stat in find_descendants(roots, stats)
+    )
+
+
+def read_oom_kills() -> int:
+    """Count the OOM kills of this process's own cgroup so far; 0 where it cannot be told."""
+    return sum(_read_oom_kills(path) for path in _memory_event_paths())
+
+
+def _memory_event_paths() -> list[Path]:
+    try:
+        entries = CGROUP.read_text().splitlines()
+    except OSError:
+        return []
+    paths = []
+    for entry in entries:
+        _, controllers, group = entry.split(":", 2)
+        if controllers == "":
+            paths.append(Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            paths.append(Path("/sys/fs/cgroup/memory") / group.lstrip("/") / "memory.oom_control")
+    return paths
+
+
+def _read_oom_kills(path: Path) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

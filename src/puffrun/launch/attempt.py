@@ -1,0 +1,260 @@
+"""Watching one attempt: turns what happens into observations, and the actions into effects."""
+
+import json
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from puffrun import diagnose
+from puffrun.launch.events import EventLog
+from puffrun.launch.listener import LaunchListener
+from puffrun.launch.pump import Pump
+from puffrun.launch.sampler import Sampler
+from puffrun.launch.session import Session
+from puffrun.launch.signals import SignalInbox
+from puffrun.launch.streams import STDOUT, copy_window_size
+from puffrun.outcome import ErrorRecord, Frame
+from puffrun.plan import LaunchPlan
+from puffrun.process import GuardedExit, ProcStat, find_stat, send_signal
+from puffrun.rundir import RunDir
+from puffrun.watch import (
+    Action,
+    AgentLost,
+    Collect,
+    Finish,
+    Forward,
+    Hurry,
+    Observation,
+    RankExited,
+    RankRaised,
+    RankStarted,
+    Rules,
+    Signalled,
+    Stop,
+    Tick,
+    TreeEnded,
+    WatchState,
+    step,
+)
+
+SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
+
+
+@dataclass
+class Attempt:
+    """One attempt's loop. `state` and `ended` are its results."""
+
+    plan: LaunchPlan
+    run_dir: RunDir
+    session: Session
+    inbox: SignalInbox
+    events: EventLog
+    listener: LaunchListener
+    wake_fd: int
+    pump: Pump = field(init=False)
+    state: WatchState = field(init=False)
+    ended: GuardedExit | None = None
+    _leaders: dict[int, ProcStat] = field(default_factory=dict)
+    _seen_errors: set[int] = field(default_factory=set)
+    _crash: str | None = None
+
+    def __post_init__(self) -> None:
+        """Begin to copy output and to count time."""
+        self.pump = Pump(
+            self.session.streams.channels,
+            on_output=self.listener.output_started,
+            on_trouble=self.listener.note,
+        )
+        rules = Rules(
+            world_size=self.plan.world_size,
+            exit_timeout_s=self.plan.exit_timeout_s,
+            timeout_s=self.plan.timeout_s,
+        )
+        self.state = WatchState(rules, time.monotonic())
+        self._oom_kills = diagnose.read_oom_kills()
+        self._sampler = Sampler(self.plan, self.run_dir)
+
+    def run(self) -> None:
+        """Loop until nothing of the attempt is left alive."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.session.link, selectors.EVENT_READ, self._read_link)
+            selector.register(self.session.guarded, selectors.EVENT_READ, self._read_guarded)
+            selector.register(self.inbox, selectors.EVENT_READ, self._read_inbox)
+            selector.register(self.wake_fd, selectors.EVENT_READ, self._read_wake)
+            while not self.state.finished:
+                ready = selector.select(self._timeout_s())
+                # the link first: a rank must be known before its error or its signal is
+                for key, _ in sorted(ready, key=lambda item: item[0].data != self._read_link):
+                    key.data()
+                if self.session.agent_gone and self.session.link.fileno() in selector.get_map():
+                    selector.unregister(self.session.link)
+                self._look()
+        self.pump.finish()
+        self.session.link.close()
+
+    def _timeout_s(self) -> float:
+        due = self.state.next_deadline_s()
+        if due is None:
+            return SAMPLE_S
+        return min(SAMPLE_S, max(0.0, due - time.monotonic()))
+
+    def _look(self) -> None:
+        """Notice what sends no event: deadlines, errors whose wake-up was lost, samples."""
+        self._read_errors()
+        self.observe(Tick())
+        if self.session.guarded.lost and self.ended is None:
+            self._take_over()
+        if not self.state.stopping and not self.session.agent_gone:
+            for observation in self._sampler.sample(self._living_pids(), time.monotonic()):
+                self.observe(observation)
+
+    def observe(self, observation: Observation) -> None:
+        """Take one observation through the state machine and do what it asks."""
+        if not isinstance(observation, Tick):
+            self.events.write(type(observation).__name__, **_as_fields(observation))
+        self.state, actions = step(self.state, observation, time.monotonic())
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Collect(why):
+                self._collect(why)
+            case Stop():
+                self.events.write("stop", grace_s=self.plan.grace_s)
+                self.session.guarded.set_leaders(
+                    [stat.pid for stat in self._leaders.values()], [self.session.agent_pid]
+                )
+                self.session.guarded.stop(self.plan.grace_s)
+            case Hurry():
+                self.session.guarded.kill()
+            case Forward(signum):
+                for rank in self.state.running:
+                    if rank in self._leaders:
+                        send_signal(self._leaders[rank], signum)
+            case Finish():
+                self.events.write("finish")
+
+    def _collect(self, why: str) -> None:
+        """Note what every living rank does, before anything is signalled."""
+        doing = {rank: find_stat(pid) for rank, pid in self._living_pids().items()}
+        states = {rank: stat.state for rank, stat in doing.items() if stat is not None}
+        self.events.write("evidence", why=why, states=states)
+
+    def _living_pids(self) -> dict[int, int]:
+        return {rank: self.state.ranks[rank].pid for rank in self.state.running}
+
+    # what the agent says
+
+    def _read_link(self) -> None:
+        for message in self.session.receive():
+            self._hear_agent(message)
+        if self.session.agent_gone and not (self.state.all_exited or self.state.stopping):
+            self._lose_agent()
+
+    def _hear_agent(self, message: dict[str, Any]) -> None:
+        if "started" in message:
+            self._hear_started(message)
+        elif "exited" in message:
+            self._hear_exited(message["exited"], message["returncode"], message["at"])
+        elif "crashed" in message:
+            self._crash = str(message["crashed"])
+
+    def _hear_started(self, message: dict[str, Any]) -> None:
+        rank, pid = message["started"], message["pid"]
+        stat = find_stat(pid)
+        if stat is not None:
+            self._leaders[rank] = stat
+        self.session.guarded.set_leaders(
+            [leader.pid for leader in self._leaders.values()], [self.session.agent_pid]
+        )
+        self.observe(
+            RankStarted(rank, message["local_rank"], self.plan.node_rank, pid, message["at"])
+        )
+        self.listener.ranks_starting(len(self.state.ranks), self.plan.world_size)
+
+    def _hear_exited(self, rank: int, returncode: int | None, at: int) -> None:
+        self._read_errors()  # written before the exit, so it must be seen before it
+        tail: tuple[str, ...] = ()
+        if returncode != 0:
+            self.pump.sync()
+            tail = diagnose.read_log_tail(self.run_dir.log_path(rank))
+        oom = returncode == -signal.SIGKILL and diagnose.read_oom_kills() > self._oom_kills
+        self.observe(RankExited(rank, returncode, at, tail, oom=oom))
+
+    def _lose_agent(self) -> None:
+        what = self._crash or "the torchrun agent ended before its ranks"
+        self.observe(AgentLost(what))
+
+    # what the guardian says
+
+    def _read_guarded(self) -> None:
+        for message in self.session.guarded.receive():
+            if "reaped" in message:
+                self._hear_reaped(*message["reaped"])
+            elif "ended" in message:
+                self.ended = self.session.guarded.wait(10.0)
+                self._finish()
+
+    def _hear_reaped(self, pid: int, returncode: int) -> None:
+        """Hear of an orphan's end: after the agent's death, the ranks' statuses come this way."""
+        for rank, view in self.state.ranks.items():
+            if view.pid == pid and not view.exited:
+                self._hear_exited(rank, returncode, time.time_ns())
+
+    def _take_over(self) -> None:
+        if not self.state.stopping:
+            self.observe(AgentLost("the guardian of this run was killed"))
+        self.ended = self.session.guarded.wait(self.plan.grace_s + 30.0)
+        self._finish()
+
+    def _finish(self) -> None:
+        while not self.session.agent_gone:  # the agent is dead: read its last words to the end
+            for message in self.session.receive():
+                self._hear_agent(message)
+        leftovers = self.ended.leftovers if self.ended else ()
+        self.observe(TreeEnded(tuple(stat.pid for stat in leftovers)))
+
+    # signals, errors
+
+    def _read_inbox(self) -> None:
+        for signum in self.inbox.take():
+            if signum == signal.SIGWINCH:
+                copy_window_size(STDOUT, self.session.streams.tty_fds)
+            if signum not in (signal.SIGTSTP, signal.SIGCONT):
+                self.observe(Signalled(signum))
+
+    def _read_wake(self) -> None:
+        os.read(self.wake_fd, 4096)
+
+    def _read_errors(self) -> None:
+        for rank in self.state.running:
+            if rank in self._seen_errors:
+                continue
+            record = read_error(self.run_dir, rank)
+            if record is not None and record.pid == self.state.ranks[rank].pid:
+                self._seen_errors.add(rank)
+                self.observe(RankRaised(record))
+
+
+def read_error(run_dir: RunDir, rank: int) -> ErrorRecord | None:
+    """Read the exception that a rank recorded, if it did."""
+    try:
+        document = json.loads(run_dir.error_path(rank).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    frames = tuple(Frame(**frame) for frame in document.pop("frames"))
+    return ErrorRecord(**document, frames=frames)
+
+
+def _as_fields(observation: Observation) -> dict[str, Any]:
+    fields = dict(vars(observation))
+    fields.pop("at", None)
+    fields.pop("log_tail", None)
+    record = fields.pop("record", None)
+    if isinstance(record, ErrorRecord):
+        fields |= {"rank": record.rank, "error": f"{record.type}: {record.message}"[:500]}
+    return fields

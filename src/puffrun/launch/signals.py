@@ -1,0 +1,73 @@
+"""The signals that reach the launcher: an inbox with a descriptor, and a stop token for builds."""
+
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from puffrun.artifacts import StopToken
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+PAUSING = (signal.SIGTSTP, signal.SIGCONT)
+
+
+class SignalInbox:
+    """Collects signals for the main loop. `stop` is set by the first one that ends the run."""
+
+    def __init__(self) -> None:
+        self.stop = StopToken()
+        self._signals: deque[int] = deque()
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to `take`."""
+        return self._read_fd
+
+    def put(self, signum: int) -> None:
+        """Deliver a signal; safe in a signal handler."""
+        self._signals.append(signum)
+        if signum in ENDING:
+            self.stop.set(signum)
+        try:
+            os.write(self._write_fd, b"!")
+        except BlockingIOError:
+            return  # it is full, so it is readable
+
+    def take(self) -> list[int]:
+        """Take what has come since the last time."""
+        with suppress(BlockingIOError):
+            os.read(self._read_fd, 4096)
+        taken = []
+        while self._signals:
+            taken.append(self._signals.popleft())
+        return taken
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+
+@contextmanager
+def catch_signals() -> Iterator[SignalInbox]:
+    """Deliver the launcher's signals to an inbox; an inherited ignore (nohup) stays ignored."""
+    inbox = SignalInbox()
+
+    def handler(signum: int, _frame: FrameType | None) -> None:
+        inbox.put(signum)
+
+    previous = {}
+    for signum in (*ENDING, *PASSED_ON, *PAUSING):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            previous[signum] = signal.signal(signum, handler)
+    try:
+        yield inbox
+    finally:
+        for signum, old in previous.items():
+            signal.signal(signum, old)
+        inbox.close()

@@ -1,0 +1,1 @@
+"""What runs inside a rank: the recorder of uncaught exceptions, and the in-rank library."""

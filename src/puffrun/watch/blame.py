@@ -1,0 +1,103 @@
+"""Judging one rank's failure: is it a victim of another rank, how does it rank, what to call it."""
+
+import re
+import signal
+
+from puffrun.outcome import Cause
+from puffrun.watch.values import RankView
+
+# What a rank says when *another* one went away (gloo, NCCL, the store, monitored_barrier).
+VICTIM_PATTERNS = re.compile(
+    r"Connection closed by peer"
+    r"|Connection reset by peer"
+    r"|Connection refused"
+    r"|Broken pipe"
+    r"|Timed out waiting \d+ms for (send|recv) operation"
+    r"|monitoredBarrier"
+    r"|DistNetworkError|DistStoreError"
+    r"|Failed to recv, got 0 bytes"
+    r"|ncclRemoteError|remote process exited|NCCL communicator was aborted"
+    r"|Watchdog caught collective operation timeout",
+)
+# gloo aborts the rank that receives more than it expects: two ranks disagree on a collective
+MISMATCH_PATTERN = re.compile(
+    r"EnforceNotMet.*op\.preamble\.length|distributed collective mismatch"
+)
+
+
+def looks_like_victim(view: RankView) -> bool:
+    """Whether a failed rank only says that another one went away."""
+    if view.error is not None:
+        return bool(VICTIM_PATTERNS.search(f"{view.error.type}: {view.error.message}"))
+    if view.returncode is None or view.returncode < 0:
+        return False
+    return bool(VICTIM_PATTERNS.search("\n".join(view.log_tail[-15:])))
+
+
+def blame_key(view: RankView) -> tuple[int, int]:
+    """Exceptions before signals before exit codes; within a kind the earliest."""
+    if view.error is not None:
+        return (0, view.error.at)
+    kind = 1 if view.returncode is None or view.returncode < 0 else 2
+    return (kind, view.ended_at or 0)
+
+
+def exit_code_of(view: RankView) -> int:
+    """Return the rank's own code, or 128+N.
+
+    An exception is 1, also when the rank lingered after it and was killed by us.
+    """
+    if view.exited and not view.exited_after_stop and view.returncode:
+        return view.returncode if view.returncode > 0 else 128 - view.returncode
+    return 1
+
+
+def signal_name(signum: int) -> str:
+    """Name a signal: 11 → `SIGSEGV`."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def describe_failure(view: RankView) -> Cause:
+    """Describe one rank's own failure."""
+    if view.error is not None:
+        return Cause(
+            kind="exception",
+            summary=f"{view.error.type}: {view.error.message}".rstrip(": "),
+            rank=view.rank,
+            node=view.node,
+            exit_code=exit_code_of(view),
+            traceback=view.error.traceback,
+            frames=view.error.frames,
+            log_tail=view.log_tail,
+            detail={"type": view.error.type, "message": view.error.message},
+        )
+    if view.returncode is not None and view.returncode < 0:
+        return _describe_signal(view, -view.returncode)
+    return Cause(
+        kind="exit",
+        summary=f"exited {view.returncode}",
+        rank=view.rank,
+        node=view.node,
+        exit_code=view.returncode,
+        log_tail=view.log_tail,
+    )
+
+
+def _describe_signal(view: RankView, signum: int) -> Cause:
+    name = signal_name(signum)
+    summary = f"was killed by {name}"
+    if view.oom:
+        summary = f"was killed by the kernel: out of memory ({name})"
+    elif signum == signal.SIGABRT and MISMATCH_PATTERN.search("\n".join(view.log_tail)):
+        summary = f"aborted ({name}): its peers sent more or less data than this collective expects"
+    return Cause(
+        kind="oom" if view.oom else "signal",
+        summary=summary,
+        rank=view.rank,
+        node=view.node,
+        signal=signum,
+        log_tail=view.log_tail,
+    )

@@ -1,0 +1,141 @@
+"""The end of a run, concluded from everything that was seen: not a minimum of timestamps.
+
+The order: an exception that is not a victim's; a signal that we did not send; an exit code; a
+rank that left early with 0; then what the watchdog itself concluded; and only then the victims,
+whose error merely says that another rank went away.
+"""
+
+from dataclasses import dataclass
+
+from puffrun.outcome import Cause, OutcomeKind
+from puffrun.watch.blame import (
+    blame_key,
+    describe_failure,
+    exit_code_of,
+    looks_like_victim,
+    signal_name,
+)
+from puffrun.watch.machine import WatchState
+from puffrun.watch.values import AgentLost, DeadChild, RankView, Signalled, Stalled
+
+UNKNOWN = Cause("agent-lost", "the ranks ended, but not all of their exit statuses are known")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the run ended; `victims` are ranks that failed because of somebody else."""
+
+    kind: OutcomeKind
+    exit_code: int
+    cause: Cause | None
+    victims: tuple[int, ...] = ()
+
+
+def conclude(state: WatchState) -> Verdict:
+    """Climb down the blame order and return the first rung that holds."""
+    if state.succeeded and not state.signals:
+        return Verdict("success", 0, None)
+    failed = [view for view in state.ranks.values() if view.failed]
+    return (
+        _blame_suspect(failed)
+        or _blame_signal(state, failed)
+        or _blame_early_exit(state, failed)
+        or _blame_watchdog(state, failed)
+        or _blame_victim(failed)
+        or _blame_timeout(state)
+        or Verdict("launch-failed", 73, UNKNOWN)
+    )
+
+
+def _others(failed: list[RankView], culprit: RankView) -> tuple[int, ...]:
+    return tuple(sorted(view.rank for view in failed if view is not culprit))
+
+
+def _blame_suspect(failed: list[RankView]) -> Verdict | None:
+    return _blame_first([view for view in failed if not looks_like_victim(view)], failed)
+
+
+def _blame_victim(failed: list[RankView]) -> Verdict | None:
+    return _blame_first(failed, failed)
+
+
+def _blame_first(candidates: list[RankView], failed: list[RankView]) -> Verdict | None:
+    if not candidates:
+        return None
+    culprit = min(candidates, key=blame_key)
+    cause = describe_failure(culprit)
+    return Verdict("failed", exit_code_of(culprit), cause, _others(failed, culprit))
+
+
+def _blame_signal(state: WatchState, failed: list[RankView]) -> Verdict | None:
+    if not state.signals:
+        return None
+    signum = state.signals[0]
+    cause = Cause("stop", f"stopped by {signal_name(signum)}", signal=signum)
+    return Verdict("stopped", 128 + signum, cause, tuple(view.rank for view in failed))
+
+
+def _blame_early_exit(state: WatchState, failed: list[RankView]) -> Verdict | None:
+    left = [
+        view
+        for view in state.ranks.values()
+        if view.exited and view.returncode == 0 and not view.exited_after_stop
+    ]
+    waited = state.stop_is_due_to("exit")
+    if not left or not (failed or waited):
+        return None
+    first = min(left, key=lambda view: view.ended_at or 0)
+    still_running = sorted(view.rank for view in state.ranks.values() if view not in left)
+    cause = Cause(
+        "early-exit",
+        "exited 0 while the others were still running",
+        rank=first.rank,
+        node=first.node,
+        exit_code=0,
+        log_tail=first.log_tail,
+        detail={"left": [view.rank for view in left], "still_running": still_running},
+    )
+    return Verdict("hung", 75, cause, tuple(view.rank for view in failed))
+
+
+def _blame_watchdog(state: WatchState, failed: list[RankView]) -> Verdict | None:
+    victims = tuple(view.rank for view in failed)
+    match state.stop_reason:
+        case DeadChild() as seen:
+            return Verdict("hung", 75, _dead_child(seen), victims)
+        case Stalled() as seen:
+            return Verdict("hung", 75, _stalled(seen), victims)
+        case AgentLost() as seen:
+            cause = Cause("agent-lost", seen.what)
+            return Verdict("launch-failed", 73, cause, victims)
+        case Signalled() | _:
+            return None
+
+
+def _blame_timeout(state: WatchState) -> Verdict | None:
+    if not state.stop_is_due_to("timeout"):
+        return None
+    cause = Cause("timeout", f"the run took longer than {state.rules.timeout_s:g} s")
+    return Verdict("timeout", 124, cause)
+
+
+def _dead_child(seen: DeadChild) -> Cause:
+    died = f"exited {seen.returncode}"
+    if seen.returncode < 0:
+        died = f"was killed by {signal_name(-seen.returncode)}"
+    return Cause(
+        "dead-child",
+        f"its child process {seen.pid} ({seen.name}) {died}, and the rank did not notice",
+        rank=seen.rank,
+        signal=-seen.returncode if seen.returncode < 0 else None,
+        detail={"pid": seen.pid, "name": seen.name, "returncode": seen.returncode},
+    )
+
+
+def _stalled(seen: Stalled) -> Cause:
+    return Cause(
+        "stall",
+        f"no rank moved for {seen.for_s:.0f} s",
+        rank=seen.stopped_ranks[0] if seen.stopped_ranks else None,
+        detail={"stopped_ranks": list(seen.stopped_ranks)},
+    )
