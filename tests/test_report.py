@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from puffrun.cli.report import report as report_command
+from puffrun.cli import main
 from puffrun.errors import UsageError
 from puffrun.outcome import (
     ArtifactResult,
@@ -250,7 +250,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_puffrun_report_shows_the_last_run_again(project, capsys):
-    report_command()
+    assert main(["report"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert lines[0] == "puffrun  run 1130-1042-k7fqa  2 ranks on the CPU  train.py"
@@ -261,7 +261,7 @@ def test_puffrun_report_shows_the_last_run_again(project, capsys):
 
 @pytest.mark.parametrize("name", ["1130", "{run}", "{run}/report.json"])
 def test_puffrun_report_prints_the_json_of_a_named_run(project, capsys, name):
-    report_command(name.format(run=project), as_json=True)
+    assert main(["report", name.format(run=project), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(
         RunDir(project).report_path.read_bytes()
     )
@@ -269,7 +269,17 @@ def test_puffrun_report_prints_the_json_of_a_named_run(project, capsys, name):
 
 def test_puffrun_report_of_a_run_with_a_broken_config_works_by_path(project, capsys):
     (project.parents[2] / "puffrun.toml").write_text("[")
-    report_command(f".puffrun/runs/{FULL.run_id}")
+    assert main(["report", f".puffrun/runs/{FULL.run_id}"]) == 0
     assert "ValueError" in capsys.readouterr().out
-    with pytest.raises(UsageError):
-        report_command()
+    assert main(["report"]) == 2
+    assert "puffrun.toml" in capsys.readouterr().err
+
+
+def test_puffrun_report_of_an_unknown_run_is_one_line_and_a_hint(project, capsys):
+    assert main(["report", "1130-1042-k7fqb"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        f"error: no run `1130-1042-k7fqb` in `{project.parent}`",
+        f"hint: `puffrun report {FULL.run_id}`",
+    ]

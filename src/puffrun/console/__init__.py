@@ -3,9 +3,10 @@
 from puffrun.console.cards import render_card, render_title
 from puffrun.console.facts import RunFacts, facts_from_json, facts_of
 from puffrun.console.launch_lines import LaunchScreen
-from puffrun.console.screen import Screen, make_screen
+from puffrun.console.screen import PREFIX, Screen, make_screen
 
 __all__ = [
+    "PREFIX",
     "LaunchScreen",
     "RunFacts",
     "Screen",
