@@ -43,7 +43,6 @@ def make_app(argv: Sequence[str]) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        no_args_is_help=True,
         context_settings=_SETTINGS,
         help="Launch multi-rank PyTorch training: built once, never hung, and the true cause.",
     )

@@ -1,6 +1,7 @@
 """The error boundary: whatever happens inside, the user gets one line and an exit code."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,22 +55,23 @@ def _dispatch(caller: Caller) -> int:
         raise UsageError("the current directory does not exist any more", hint="`cd .`") from None
     try:
         code = make_app(caller.argv)(
-            list(caller.argv), prog_name="puffrun", standalone_mode=False, obj=caller
+            list(caller.argv) or ["--help"], prog_name="puffrun", standalone_mode=False, obj=caller
         )
     except typer.TyperException as error:  # Typer's own usage errors
         raise _word_usage_error(error, caller.argv) from None
+    if not caller.argv:  # the help was shown, but nothing was asked for
+        return int(ExitCode.USAGE)
     return code if isinstance(code, int) else int(ExitCode.OK)
 
 
 def _word_usage_error(error: typer.TyperException, argv: Sequence[str]) -> UsageError:
     """Say what Typer says as we do: one line, lower case, and a hint to type."""
-    text = " ".join(error.format_message().split())
-    message, asked, suggestion = text.partition(" Did you mean ")
+    text = re.sub(r"'([^']*)'", r"`\1`", " ".join(error.format_message().split()))
+    found = re.fullmatch(r"(.*?)[.:]? \(?(?:Did you mean|Possible options:) (.*?)[?)]*", text)
+    message, near = (found[1], found[2]) if found else (text, "")
     command = next((f"{word} " for word in argv if not word.startswith("-")), "")
-    hint = f"did you mean {suggestion}" if asked else f"`puffrun {command}--help`"
-    return UsageError(
-        f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint.replace("'", "`")
-    )
+    hint = f"did you mean {near}?" if near else f"`puffrun {command}--help`"
+    return UsageError(f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint)
 
 
 def _say_error(message: str, hint: str | None) -> None:

@@ -160,14 +160,25 @@ def make_again(argv: Sequence[str], target: Sequence[str]) -> str:
 
 def _show_plan(plan: LaunchPlan, config: RunConfig, caller: Caller, *, as_json: bool) -> int:
     from puffrun.artifacts import check_artifacts
+    from puffrun.artifacts.reasons import render_reasons
     from puffrun.console.plan_text import render_plan
 
-    names = tuple(a.name for a in plan.artifacts)
-    checked = check_artifacts(config, names, env=caller.environ)
+    names = tuple(spec.name for spec in plan.artifacts)
+    checked = check_artifacts(config, names, env=caller.environ) if names else ()
     if as_json:
-        artifacts = [{"name": c.name, "state": c.state, "reason": c.reason} for c in checked]
+        artifacts = [
+            {
+                "name": c.name,
+                "fresh": c.fresh,
+                "reasons": [str(reason) for reason in c.reasons],
+                "dir": None if c.dir is None else str(c.dir),
+            }
+            for c in checked
+        ]
         return write_stdout(json.dumps(plan_as_json(plan) | {"artifacts": artifacts}) + "\n")
-    rows = tuple((c.name, c.text) for c in checked)
+    rows = [
+        (c.name, "fresh" if c.fresh else f"stale: {render_reasons(c.reasons)}") for c in checked
+    ]
     return write_stdout("\n".join(render_plan(plan, rows, caller.cwd)) + "\n")
 
 

@@ -65,7 +65,7 @@ def _hint_script(path: Path) -> str | None:
 
 
 def _hint_in_directory(path: Path, shown: str) -> str | None:
+    """Name the script in a directory that is most likely meant."""
     scripts = sorted(p.name for p in path.glob("*.py"))
-    return (
-        f"`{Path(shown) / (name_nearest('train.py', scripts) or scripts[0])}`" if scripts else None
-    )
+    near = scripts[0] if len(scripts) == 1 else name_nearest("train.py", scripts)
+    return f"`{Path(shown) / near}`" if near else None
