@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from puffrun.cluster.nvml import Gpu
 
+_UUID_STARTS = ("GPU-", "MIG-")
+
 
 @dataclass(frozen=True)
 class VisibleGpu:
@@ -18,19 +20,27 @@ def find_visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[VisibleGp
     """Return what CUDA shows for a value of CUDA_VISIBLE_DEVICES (None: unset).
 
     As in the CUDA Programming Guide and in `torch.cuda`: the list ends at the first entry that
-    is no GPU (`-1`, a wrong number, garbage), and an entry given twice makes all of it void.
+    is no GPU (`-1`, a wrong number, garbage) or is of another kind than the first, and an entry
+    given twice makes all of it void. Of MIG instances a process gets the first only.
     """
     if variable is None:
         return _find_default(gpus)
     visible: list[VisibleGpu] = []
-    for word in variable.split(","):
-        gpu = find_gpu(gpus, word.strip())
-        if gpu is None:
+    words = [word.strip() for word in variable.split(",")]
+    for word in words:
+        gpu = find_gpu(gpus, word)
+        if gpu is None or _kind(word) != _kind(words[0]):
             break
         if any(gpu == v.gpu for v in visible):
             return ()
-        visible.append(VisibleGpu(word.strip(), gpu))
-    return tuple(visible)
+        visible.append(VisibleGpu(word, gpu))
+    is_mig = bool(visible) and visible[0].gpu.parent is not None
+    return tuple(visible[:1] if is_mig else visible)
+
+
+def _kind(word: str) -> str:
+    """`GPU-`, `MIG-`, or nothing for a number."""
+    return word[:4] if word.startswith(_UUID_STARTS) else ""
 
 
 def _find_default(gpus: tuple[Gpu, ...]) -> tuple[VisibleGpu, ...]:
@@ -46,7 +56,7 @@ def find_gpu(gpus: tuple[Gpu, ...], word: str) -> Gpu | None:
     A number is read as C's strtoul does, so `1gpu` is 1. A number of a GPU in MIG mode means
     its first instance.
     """
-    if word.startswith(("GPU-", "MIG-")):
+    if word.startswith(_UUID_STARTS):
         matches = [g for g in gpus if g.uuid.startswith(word)]
         if not matches:
             matches = [g for g in gpus if g.parent is not None and g.parent.startswith(word)][:1]

@@ -31,8 +31,9 @@ def describe(value: object) -> str:
 
 def name_nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that looks most like `word`, or None when none is close."""
-    words = list(known)
-    folded = {w.lower().replace("_", "-"): w for w in words}
+    folded: dict[str, str] = {}
+    for name in known:
+        folded.setdefault(name.lower().replace("_", "-"), name)
     near = get_close_matches(word.lower().replace("_", "-"), folded, n=1, cutoff=0.6)
     return folded[near[0]] if near else None
 
