@@ -126,8 +126,8 @@ EXCEPTION = make(
         frames=FRAMES,
         log_tail=("step 18300  reward 0.412", "step 18310  reward 0.415"),
         detail={
-            "last_checkpoint": "/p/ckpt/step-18000",
-            "last_checkpoint_at": 39 * MINUTE,
+            "checkpoint": "/p/ckpt/step-18000",
+            "checkpoint_at": 39 * MINUTE,
             "again": "puffrun train --gpus 8 train.py --resume ckpt/step-18000",
         },
     ),
@@ -163,16 +163,26 @@ CASES = {
     "exit": make(
         "failed", 7, failed("exit", "exited 7", code=7, log_tail=("bad flag --foo",)), of=2
     ),
-    "sigsegv": make("failed", 139, failed("signal", code=None, signal=11)),
+    "sigsegv": make("failed", 139, failed("signal", "was killed by SIGSEGV", code=None, signal=11)),
     "sigkill": make("failed", 137, failed("signal", code=None, signal=9)),
     "sigabrt": make(
         "failed",
         134,
-        failed("signal", "its peers sent a tensor of another size", code=None, signal=6),
+        failed(
+            "signal",
+            "aborted (SIGABRT): its peers sent more or less data than this collective expects",
+            code=None,
+            signal=6,
+        ),
         others="victim",
     ),
     "real-time-signal": make("failed", 165, failed("signal", code=None, signal=37)),
     "oom": make(
+        "failed",
+        137,
+        failed("oom", "was killed by the kernel: out of memory (SIGKILL)", code=None, signal=9),
+    ),
+    "oom-with-the-limit": make(
         "failed",
         137,
         failed("oom", "the cgroup's memory limit of 16 GiB was reached", code=None, signal=9),
@@ -180,13 +190,22 @@ CASES = {
     "oom-without-details": make("failed", 137, failed("oom", code=None, signal=9)),
     "early-exit": make("hung", 75, failed("early-exit", code=0), hang=Hang("", (WAITING,))),
     "early-exit-without-a-verdict": make("hung", 75, failed("early-exit", code=0), of=2),
+    "early-exit-and-victims": make(
+        "hung", 75, failed("early-exit", "exited 0", code=0), others="victim", victims=(0, 2, 3)
+    ),
+    "stopped-rank": make(
+        "hung",
+        75,
+        failed("stall", "rank 1 is stopped (SIGSTOP), and no rank moved for 600 s", code=None),
+    ),
     "dead-child": make(
         "hung",
         75,
         failed(
             "dead-child",
+            "rank 1 runs on without its child process env worker (pid 4123), which was killed by"
+            " SIGSEGV",
             code=None,
-            detail={"child": {"pid": 4123, "name": "env worker", "signal": 11}},
         ),
     ),
     "hang": make("hung", 75, Cause("stall", "no rank moved"), hang=VERDICT, ranks=STALLED),
@@ -206,7 +225,7 @@ CASES = {
     ),
     "timeout": make("timeout", 124, Cause("timeout", "")),
     "ctrl-c": make("stopped", 130, Cause("stop", "", signal=2)),
-    "sigterm": make("stopped", 143, Cause("stop", ""), ranks=()),
+    "sigterm": make("stopped", 143, Cause("stop", "stopped while building"), ranks=()),
     "artifact-failed": make(
         "artifact-failed",
         71,
@@ -229,14 +248,22 @@ CASES = {
     "launch-failed": make(
         "launch-failed",
         73,
-        Cause("agent-lost", "No module named `torch`", log_tail=("Traceback", "ImportError")),
+        Cause(
+            "agent-lost",
+            "torchrun could not be started: no module named `torch`",
+            log_tail=("Traceback", "ImportError"),
+        ),
         ranks=(),
     ),
     "agent-lost": make(
         "launch-failed", 73, Cause("agent-lost", "", signal=9, log_tail=("W1130 starting",)), of=2
     ),
     "leftovers": make(
-        "launch-failed", 73, None, of=2, leftovers=(Process(4123, "python", 1, "D"),)
+        "launch-failed",
+        73,
+        Cause("agent-lost", ""),
+        of=2,
+        leftovers=(Process(4123, "python", 1, "D"),),
     ),
     "restarted": make(
         "failed",

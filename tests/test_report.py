@@ -86,7 +86,7 @@ FULL = Outcome(
         traceback="Traceback …",
         frames=(Frame("train.py", 4, "main", "boom()"),),
         log_tail=("step 1", "step 2"),
-        detail={"last_checkpoint": "ckpt/step-1", "last_checkpoint_at": 5},
+        detail={"checkpoint": "ckpt/step-1", "checkpoint_at": 5},
     ),
     ranks=(
         RankResult(0, 0, 0, "killed", pid=7, signal=15, started_at=1, ended_at=2),

@@ -35,6 +35,8 @@ def render_others(outcome: Outcome, width: int) -> list[str]:
         if ranks:
             sentences.append(_tell(ranks, f"at {missing.at}", states))
             told.update(ranks)
+    if outcome.kind == "stopped":
+        return []  # whoever stops a run knows what that does to the ranks
     rest = [r for r in outcome.ranks if r.rank not in told and r.rank != culprit]
     shown = _limit([*sentences, *_tell_states(rest)])
     return [line for sentence in shown for line in wrap(sentence, width)]
@@ -47,8 +49,8 @@ def _tell(ranks: list[int], doing: str, states: Mapping[int, str]) -> str:
     return clean_line(f"{render_ranks(ranks)} {was} {doing}{end}")
 
 
-_ENDS = {"killed": "; ended by puffrun", "victim": "; failed after it", "ok": "; exited 0"}
-_STATES = {"killed": "ended by puffrun", "victim": "failed after it", "ok": "exited 0"}
+_ENDS = {"killed": "; ended by puffrun", "victim": "; failed because of it", "ok": "; exited 0"}
+_STATES = {"killed": "ended by puffrun", "victim": "failed because of it", "ok": "exited 0"}
 
 
 def _tell_states(results: list[RankResult]) -> list[str]:

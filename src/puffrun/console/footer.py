@@ -35,7 +35,7 @@ def _render_length(outcome: Outcome, facts: RunFacts) -> list[str]:
     detail = outcome.cause.detail if outcome.cause else {}
     ran = f"ran {render_duration(outcome.duration_s)}"
     parts = [] if outcome.kind in _NOTHING_RAN else [ran, f"exit code {outcome.exit_code}"]
-    checkpoint, written_at = detail.get("last_checkpoint"), detail.get("last_checkpoint_at")
+    checkpoint, written_at = detail.get("checkpoint"), detail.get("checkpoint_at")
     if checkpoint:
         age = ""
         if isinstance(written_at, int):

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 from puffrun.console.facts import RunFacts
 from puffrun.console.text import clean_line, render_count, render_limit, render_ranks
@@ -23,12 +22,13 @@ _LIKELY = {
 def render_headline(outcome: Outcome, facts: RunFacts) -> list[str]:
     """Return the sentence, then further lines of the message if it has some; all cleaned."""
     cause = outcome.cause
-    if cause is None:
+    if cause is None or (outcome.leftovers and not cause.summary):
         return [_headline_without_cause(outcome)]
     first, *rest = [clean_line(line) for line in cause.summary.strip().split("\n")]
+    if cause.rank is not None and first.startswith(f"rank {cause.rank} "):
+        return [first, *rest]
     compose = _COMPOSERS.get(cause.kind, _compose_other)
-    sentence = first if _is_whole(first, cause) else compose(first, outcome, cause, facts)
-    return [sentence, *rest]
+    return [compose(first, outcome, cause, facts), *rest]
 
 
 def _headline_without_cause(outcome: Outcome) -> str:
@@ -36,15 +36,6 @@ def _headline_without_cause(outcome: Outcome) -> str:
         survivors = render_count(len(outcome.leftovers), "process", "processes")
         return f"the run is over, but {survivors} survived SIGKILL"
     return f"the run ended as `{outcome.kind}`, exit code {outcome.exit_code}"
-
-
-def _is_whole(summary: str, cause: Cause) -> bool:
-    """Say whether a summary is a sentence that names its subject itself."""
-    if cause.kind == "oom" and "memory" not in summary:
-        return False
-    if cause.rank is not None:
-        return summary.startswith(f"rank {cause.rank} ")
-    return summary.startswith(("hang:", "artifact ", "torchrun", "node ", "stopped ", "the time"))
 
 
 def _name_rank(cause: Cause, facts: RunFacts) -> str:
@@ -57,6 +48,11 @@ def _name_rank(cause: Cause, facts: RunFacts) -> str:
 def _join(sentence: str, summary: str) -> str:
     """Add what the summary says beyond the sentence."""
     return f"{sentence}: {summary}" if summary and summary not in sentence else sentence
+
+
+def _is_predicate(summary: str) -> bool:
+    """Say whether a summary is what the rank did: `was killed by …`."""
+    return summary.startswith(("was ", "exited ", "aborted "))
 
 
 def _render_end(exit_code: int | None, signum: int | None) -> str:
@@ -72,39 +68,41 @@ def _compose_exception(summary: str, _: Outcome, cause: Cause, facts: RunFacts) 
 
 
 def _compose_exit(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
+    who = _name_rank(cause, facts)
     end = _render_end(cause.exit_code, cause.signal)
     silent = " without an exception" if cause.kind == "exit" and cause.exit_code else ""
-    return _join(f"{_name_rank(cause, facts)} {end}{silent}", summary)
+    if _is_predicate(summary) and summary not in end:
+        return f"{who} {summary}"
+    return _join(f"{who} {end}{silent}", summary)
 
 
 def _compose_oom(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
-    name = signal_name(cause.signal or signal.SIGKILL)
-    sentence = f"{_name_rank(cause, facts)} was killed by {name}: out of memory"
-    is_news = "memory" in summary
-    return f"{sentence} ({summary})" if is_news else sentence
+    who = _name_rank(cause, facts)
+    if "memory" in summary and _is_predicate(summary):
+        return f"{who} {summary}"
+    sentence = f"{who} was killed by {signal_name(cause.signal or signal.SIGKILL)}: out of memory"
+    return f"{sentence} ({summary})" if "memory" in summary else sentence
 
 
 def _compose_early_exit(summary: str, outcome: Outcome, cause: Cause, facts: RunFacts) -> str:
     others = [r.rank for r in outcome.ranks if r.rank != cause.rank and r.state != "ok"]
-    who = f"{render_ranks(others)} still ran" if others else "others still ran"
+    who = f"{render_ranks(others) if others else 'others'} {'was' if len(others) == 1 else 'were'}"
     limit = facts.exit_timeout_s
-    waited = f"; no end of it in {render_limit(limit)} (--exit-timeout)" if limit else ""
+    waited = f", for {render_limit(limit)} (--exit-timeout)" if limit else ""
+    end = " and then failed without it" if outcome.victims else waited
     code = 0 if cause.exit_code is None else cause.exit_code
-    return _join(f"{_name_rank(cause, facts)} exited {code} while {who}{waited}", summary)
+    sentence = f"{_name_rank(cause, facts)} exited {code} while {who} still running{end}"
+    return _join(sentence, summary)
 
 
 def _compose_dead_child(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
-    child: dict[str, Any] = cause.detail.get("child") or {}
-    if not child:
-        return _join(f"{_name_rank(cause, facts)} waits for a child process that is dead", summary)
-    who = f"{child.get('name', 'a process')} (pid {child.get('pid')})"
-    end = _render_end(child.get("exit_code"), child.get("signal")).replace(" (not by puffrun)", "")
-    return f"{_name_rank(cause, facts)} runs on without its child process {who}, which {end}"
+    return _join(f"{_name_rank(cause, facts)} runs on without a child process that died", summary)
 
 
 def _compose_stall(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
     stalled_s = cause.detail.get("stall_s") or facts.stall_timeout_s
-    return _join(f"hang: no rank moved for {render_limit(stalled_s)}", summary)
+    sentence = f"hang: no rank moved for {render_limit(stalled_s)}"
+    return summary if summary.startswith("hang:") else _join(sentence, summary)
 
 
 def _compose_disagreement(summary: str, _: Outcome, __: Cause, ___: RunFacts) -> str:
@@ -113,25 +111,29 @@ def _compose_disagreement(summary: str, _: Outcome, __: Cause, ___: RunFacts) ->
 
 def _compose_timeout(summary: str, _: Outcome, __: Cause, facts: RunFacts) -> str:
     limit = f" of {render_limit(facts.timeout_s)}" if facts.timeout_s else ""
-    return _join(f"the time limit{limit} ran out (--timeout)", summary)
+    return summary or f"the time limit{limit} ran out (--timeout)"
 
 
-def _compose_stop(_: str, outcome: Outcome, cause: Cause, __: RunFacts) -> str:
+def _compose_stop(summary: str, outcome: Outcome, cause: Cause, __: RunFacts) -> str:
     name = signal_name(cause.signal or outcome.exit_code - 128)
-    return "stopped by Ctrl-C (SIGINT)" if name == "SIGINT" else f"stopped by {name}"
+    key = "Ctrl-C (SIGINT)" if name == "SIGINT" else name
+    _, during, what = summary.partition(" while ")
+    return f"stopped by {key}{during}{what}"
 
 
-def _compose_agent_lost(summary: str, outcome: Outcome, cause: Cause, facts: RunFacts) -> str:
-    if outcome.kind == "launch-failed" and summary:
-        return f"torchrun could not be started: {summary}"
+def _compose_agent_lost(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
     end = _render_end(cause.exit_code, cause.signal)
     where = f" on node {cause.node}" if facts.nodes > 1 and cause.node is not None else ""
-    return _join(f"torchrun's agent{where} {end} before its ranks", summary)
+    return summary or f"torchrun's agent{where} {end} before its ranks"
+
+
+def _compose_build(summary: str, _: Outcome, __: Cause, ___: RunFacts) -> str:
+    return summary or "an artifact could not be built"
 
 
 def _compose_other(summary: str, _: Outcome, cause: Cause, __: RunFacts) -> str:
-    prefix = {"build": "an artifact could not be built", "node-lost": f"node {cause.node} was lost"}
-    return _join(prefix.get(cause.kind, cause.kind), summary)
+    sentence = f"node {cause.node} was lost" if cause.kind == "node-lost" else cause.kind
+    return _join(sentence, summary)
 
 
 _COMPOSERS: dict[str, Callable[[str, Outcome, Cause, RunFacts], str]] = {
@@ -146,4 +148,5 @@ _COMPOSERS: dict[str, Callable[[str, Outcome, Cause, RunFacts], str]] = {
     "timeout": _compose_timeout,
     "stop": _compose_stop,
     "agent-lost": _compose_agent_lost,
+    "build": _compose_build,
 }
