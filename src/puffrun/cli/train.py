@@ -159,8 +159,7 @@ def make_again(argv: Sequence[str], target: Sequence[str]) -> str:
 
 
 def _show_plan(plan: LaunchPlan, config: RunConfig, caller: Caller, *, as_json: bool) -> int:
-    from puffrun.artifacts import check_artifacts
-    from puffrun.artifacts.reasons import render_reasons
+    from puffrun.artifacts import check_artifacts, render_reasons
     from puffrun.console.plan_text import render_plan
 
     names = tuple(spec.name for spec in plan.artifacts)
@@ -184,7 +183,8 @@ def _show_plan(plan: LaunchPlan, config: RunConfig, caller: Caller, *, as_json: 
 
 def _launch(plan: LaunchPlan, config: RunConfig, caller: Caller) -> int:
     from puffrun.console import LaunchScreen, make_screen
-    from puffrun.launch import launch
+    from puffrun.launch import catch_signals, launch
 
     screen = LaunchScreen(make_screen(sys.stderr, caller.environ), shown_from=caller.cwd)
-    return launch(plan, config, screen).exit_code
+    with catch_signals() as inbox:
+        return launch(plan, config, caller.environ, screen, inbox).exit_code

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from puffrun.artifacts import ArtifactEvent
+from puffrun.console.artifact_lines import ArtifactScreen
 from puffrun.console.cards import render_card, render_title
 from puffrun.console.facts import facts_of
 from puffrun.console.screen import Screen
@@ -16,6 +18,7 @@ class LaunchScreen:
     def __init__(self, screen: Screen, *, shown_from: Path) -> None:
         self._screen = screen
         self._shown_from = shown_from
+        self._artifacts = ArtifactScreen(screen, shown_from=shown_from)
 
     def run_started(self, plan: LaunchPlan) -> None:
         """Name the run, and what of an outer launcher's environment it does not take over."""
@@ -30,6 +33,14 @@ class LaunchScreen:
             self._screen.live(f"starting {render_count(total, 'rank')}, {up} up")
         else:
             self._screen.clear_live()
+
+    def artifact_event(self, event: ArtifactEvent) -> None:
+        """Show what happened to an artifact."""
+        self._artifacts(event)
+
+    def output_started(self) -> None:
+        """Make way for the program's own output."""
+        self._screen.clear_live()
 
     def note(self, text: str) -> None:
         """Say something that happened on the way."""

@@ -125,9 +125,7 @@ class Attempt:
                 self._collect(why)
             case Stop():
                 self.events.write("stop", grace_s=self.plan.grace_s)
-                self.session.guarded.set_leaders(
-                    [stat.pid for stat in self._leaders.values()], [self.session.agent_pid]
-                )
+                self._name_leaders()
                 self.session.guarded.stop(self.plan.grace_s)
             case Hurry():
                 self.session.guarded.kill()
@@ -137,6 +135,14 @@ class Attempt:
                         send_signal(self._leaders[rank], signum)
             case Finish():
                 self.events.write("finish")
+
+    def _name_leaders(self) -> None:
+        views = self.state.ranks.values()
+        self.session.guarded.set_leaders(
+            [stat.pid for stat in self._leaders.values()],
+            leaving=[view.pid for view in views if view.error is not None and not view.exited],
+            ours=[self.session.agent_pid],
+        )
 
     def _collect(self, why: str) -> None:
         """Note what every living rank does, before anything is signalled."""
@@ -168,9 +174,7 @@ class Attempt:
         stat = find_stat(pid)
         if stat is not None:
             self._leaders[rank] = stat
-        self.session.guarded.set_leaders(
-            [leader.pid for leader in self._leaders.values()], [self.session.agent_pid]
-        )
+        self._name_leaders()
         self.observe(
             RankStarted(rank, message["local_rank"], self.plan.node_rank, pid, message["at"])
         )

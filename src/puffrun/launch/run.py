@@ -8,9 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puffrun import diagnose
-from puffrun.artifacts import BuildOptions, ensure_artifacts
+from puffrun.artifacts import (
+    ArtifactsFailedError,
+    ArtifactsLockedError,
+    BuildOptions,
+    ensure_artifacts,
+    release_artifacts,
+)
 from puffrun.config import RunConfig
-from puffrun.errors import ArtifactError, LaunchError, LockTimeoutError, PuffrunError, StoppedError
+from puffrun.errors import LaunchError, PuffrunError, StoppedError
 from puffrun.launch.attempt import Attempt
 from puffrun.launch.events import EventLog
 from puffrun.launch.listener import LaunchListener
@@ -53,8 +59,8 @@ class Launch:
         session = start_session(self.plan, self.run_dir, attempt=0)
         try:
             self.artifacts = self._build()
-        except (ArtifactError, LockTimeoutError) as error:
-            self.artifacts = tuple(getattr(error, "results", ()))
+        except (ArtifactsFailedError, ArtifactsLockedError) as error:
+            self.artifacts = error.results
             return self._end_early(session, _build_verdict(error))
         except StoppedError as error:
             return self._end_early(session, _stop_verdict(error.signum))
@@ -72,7 +78,7 @@ class Launch:
             names,
             env=self.environ,
             run_id=self.plan.run_id,
-            options=BuildOptions(),
+            options=BuildOptions(record_use=True),
             emit=self.listener.artifact_event,
             stop=self.inbox.stop,
         )
@@ -193,6 +199,7 @@ def launch(
         write_report(run_dir, outcome, plan_as_json(plan))
         events.write("run-ended", outcome=outcome.kind, exit_code=outcome.exit_code)
     finally:
+        release_artifacts(plan.state_dir, plan.run_id)
         os.close(wake_fd)
         events.close()
     listener.ended(outcome, plan)
@@ -217,7 +224,7 @@ def _open_wake(run_dir: RunDir) -> int:
         return os.eventfd(0, os.EFD_NONBLOCK)
 
 
-def _build_verdict(error: ArtifactError | LockTimeoutError) -> Verdict:
+def _build_verdict(error: ArtifactsFailedError | ArtifactsLockedError) -> Verdict:
     cause = Cause("build", error.message, detail={"hint": error.hint} if error.hint else {})
     return Verdict("artifact-failed", error.exit_code, cause)
 

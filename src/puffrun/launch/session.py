@@ -96,7 +96,7 @@ def start_session(plan: LaunchPlan, run_dir: RunDir, attempt: int) -> Session:
         os.close(log)
         streams.close_rank_ends()
     session = Session(guarded, ours, streams, attempt)
-    guarded.set_leaders([], [session.agent_pid])
+    guarded.set_leaders([], ours=[session.agent_pid])
     session._say(_request(plan, run_dir, streams, attempt))  # noqa: SLF001  # same module
     return session
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from puffrun.process.tree import ProcStat, send_signal
 
+LEAVING_S = 3.0  # what a rank that raised may take, at most, to leave by itself
 KILL_PATIENCE_S = 5.0  # how long SIGKILL may take to work before a process counts as unkillable
 
 
@@ -19,12 +20,15 @@ KILL_PATIENCE_S = 5.0  # how long SIGKILL may take to work before a process coun
 class EndingPlan:
     """How to end a tree. `leaders` are pids that get the first SIGTERM, alone.
 
-    `ours` are pids of puffrun's own helpers in the tree: they get SIGKILL as soon as the leaders
-    are gone, because they have nothing to save. `spare` are names of daemons to leave alone.
+    `leaving` are leaders that are on their way out already (an uncaught exception): they may
+    print their traceback and run their exit handlers before they get a SIGTERM too. `ours` are
+    pids of puffrun's own helpers in the tree: they get SIGKILL as soon as the leaders are gone,
+    because they have nothing to save. `spare` are names of daemons to leave alone.
     """
 
     grace_s: float
     leaders: tuple[int, ...] = ()
+    leaving: tuple[int, ...] = ()
     ours: tuple[int, ...] = ()
     spare: tuple[str, ...] = ()
 
@@ -40,6 +44,7 @@ class Ending:
         signal_process: Callable[[ProcStat, int], bool] = send_signal,
     ) -> None:
         self._plan = plan
+        self._ask_leaving_at = now + min(plan.grace_s / 2, LEAVING_S)
         self._kill_at = now + plan.grace_s
         self._give_up_at = self._kill_at + KILL_PATIENCE_S
         self._find_members = find_members
@@ -72,7 +77,8 @@ class Ending:
             return False
         leaders = [stat for stat in members if stat.pid in self._plan.leaders]
         if leaders:
-            self._ask(leaders)
+            spared = self._plan.leaving if now < self._ask_leaving_at else ()
+            self._ask([stat for stat in leaders if stat.pid not in spared])
         else:
             self._signal_all([s for s in members if s.pid in self._plan.ours], signal.SIGKILL)
             self._ask([s for s in members if s.pid not in self._plan.ours])

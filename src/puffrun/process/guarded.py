@@ -75,10 +75,12 @@ class Guarded:
         """A descriptor that is readable when there is something to `receive`."""
         return self._link.fileno()
 
-    def set_leaders(self, leaders: Iterable[int], ours: Iterable[int] = ()) -> None:
-        """Say which pids get the first SIGTERM, and which are puffrun's own."""
+    def set_leaders(
+        self, leaders: Iterable[int], leaving: Iterable[int] = (), ours: Iterable[int] = ()
+    ) -> None:
+        """Say which pids get the first SIGTERM, which leave already, and which are our own."""
         self._leaders = tuple(leaders)
-        self._say({"leaders": list(self._leaders), "ours": list(ours)})
+        self._say({"leaders": list(self._leaders), "leaving": list(leaving), "ours": list(ours)})
 
     def stop(self, grace_s: float | None = None) -> None:
         """Ask for the end of the whole tree: SIGTERM, the grace period, SIGKILL."""

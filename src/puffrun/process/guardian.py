@@ -7,7 +7,7 @@ nothing is left. The socket FD is its lifeline: JSON lines both ways, and when i
 launcher is dead, so the guardian ends the tree by itself. File descriptors in `keep_fds` (an
 artifact's lock) stay open until the very end, so a lock is free only when no writer is left.
 
-From the launcher: the request, then `{"leaders": [...], "ours": [...]}`, `{"stop": grace_s}`,
+From the launcher: the request, then `{"leaders", "leaving", "ours"}` (pids), `{"stop": grace_s}`,
 `{"kill": true}`. To the launcher: `started` or `failed`, `reaped` (adopted orphans with their
 exact status), `exited` (the command), `ended` (nothing is left, or `leftovers` are).
 """
@@ -146,7 +146,10 @@ class Guardian:
         now = time.monotonic()
         if "leaders" in message:
             self._plan = replace(
-                self._plan, leaders=tuple(message["leaders"]), ours=tuple(message["ours"])
+                self._plan,
+                leaders=tuple(message["leaders"]),
+                leaving=tuple(message["leaving"]),
+                ours=tuple(message["ours"]),
             )
         if "stop" in message and self._ending is None:
             self._begin_ending(float(message["stop"]))

@@ -24,6 +24,8 @@ MISMATCH_PATTERN = re.compile(
     r"EnforceNotMet.*op\.preamble\.length|distributed collective mismatch"
 )
 
+OUR_ENDS = (-signal.SIGTERM, -signal.SIGKILL)
+
 
 def looks_like_victim(view: RankView) -> bool:
     """Whether a failed rank only says that another one went away."""
@@ -47,7 +49,8 @@ def exit_code_of(view: RankView) -> int:
 
     An exception is 1, also when the rank lingered after it and was killed by us.
     """
-    if view.exited and not view.exited_after_stop and view.returncode:
+    own = not view.exited_after_stop or view.returncode not in OUR_ENDS
+    if view.exited and own and view.returncode:
         return view.returncode if view.returncode > 0 else 128 - view.returncode
     return 1
 

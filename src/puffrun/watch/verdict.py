@@ -88,7 +88,7 @@ def _blame_early_exit(state: WatchState, failed: list[RankView]) -> Verdict | No
     still_running = sorted(view.rank for view in state.ranks.values() if view not in left)
     cause = Cause(
         "early-exit",
-        "exited 0 while the others were still running",
+        "exited 0",
         rank=first.rank,
         node=first.node,
         exit_code=0,
@@ -115,7 +115,8 @@ def _blame_watchdog(state: WatchState, failed: list[RankView]) -> Verdict | None
 def _blame_timeout(state: WatchState) -> Verdict | None:
     if not state.stop_is_due_to("timeout"):
         return None
-    cause = Cause("timeout", f"the run took longer than {state.rules.timeout_s:g} s")
+    limit_s = state.rules.timeout_s or 0.0
+    cause = Cause("timeout", f"the time limit of {limit_s:g} s ran out (--timeout)")
     return Verdict("timeout", 124, cause)
 
 
@@ -125,7 +126,8 @@ def _dead_child(seen: DeadChild) -> Cause:
         died = f"was killed by {signal_name(-seen.returncode)}"
     return Cause(
         "dead-child",
-        f"its child process {seen.pid} ({seen.name}) {died}, and the rank did not notice",
+        f"rank {seen.rank} runs on without its child process {seen.name} (pid {seen.pid}), "
+        f"which {died}",
         rank=seen.rank,
         signal=-seen.returncode if seen.returncode < 0 else None,
         detail={"pid": seen.pid, "name": seen.name, "returncode": seen.returncode},
@@ -133,9 +135,9 @@ def _dead_child(seen: DeadChild) -> Cause:
 
 
 def _stalled(seen: Stalled) -> Cause:
-    return Cause(
-        "stall",
-        f"no rank moved for {seen.for_s:.0f} s",
-        rank=seen.stopped_ranks[0] if seen.stopped_ranks else None,
-        detail={"stopped_ranks": list(seen.stopped_ranks)},
-    )
+    detail = {"stall_s": seen.for_s, "stopped_ranks": list(seen.stopped_ranks)}
+    if seen.stopped_ranks:
+        rank = seen.stopped_ranks[0]
+        summary = f"rank {rank} is stopped (SIGSTOP), and no rank moved for {seen.for_s:.0f} s"
+        return Cause("stall", summary, rank=rank, detail=detail)
+    return Cause("stall", f"hang: no rank moved for {seen.for_s:.0f} s", detail=detail)

@@ -1,0 +1,151 @@
+"""Starts the real `puffrun`, finds what is alive of it, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from puffrun.process import ProcStat, find_stat, read_stats, send_signal
+
+PROGRAMS = Path(__file__).parent / "programs"
+MARK = "PUFFRUN_TEST_MARK"
+HANG_LIMIT_S = 90.0  # generous: reaching it is the failure
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """The environment of a plain shell: nothing of an outer launcher, coverage or pytest."""
+    keep = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in keep if name in os.environ} | extra
+
+
+@dataclass
+class Run:
+    """One live or ended `puffrun`. `mark` is inherited by every process of the run."""
+
+    popen: "subprocess.Popen[bytes]"
+    mark: str
+    dir: Path
+    cwd: Path
+    out: Path
+    err: Path
+    pids: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def stderr(self) -> str:
+        return self.err.read_text(errors="replace")
+
+    @property
+    def stdout(self) -> str:
+        return self.out.read_text(errors="replace")
+
+    @property
+    def report(self) -> dict:
+        return json.loads((self.dir / "report.json").read_text())
+
+    def log(self, rank: int) -> str:
+        return (self.dir / "logs" / f"rank-{rank}.log").read_text(errors="replace")
+
+    def events(self, kind: str | None = None) -> list[dict]:
+        try:
+            lines = (self.dir / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        events = [json.loads(line) for line in lines]
+        return [e for e in events if kind is None or e["kind"] == kind]
+
+    def wait(self, timeout_s: float = HANG_LIMIT_S) -> int:
+        return self.popen.wait(timeout_s)
+
+    def signal(self, signum: int) -> None:
+        self.popen.send_signal(signum)
+
+    def alive(self) -> list[ProcStat]:
+        """Every live process that carries the mark, the launcher included."""
+        return [stat for stat in read_stats().values() if stat.alive and self._is_ours(stat.pid)]
+
+    def rank_pid(self, rank: int) -> int:
+        """The rank's pid, once it has started."""
+        return wait_for(
+            lambda: next(
+                (e["pid"] for e in self.events("RankStarted") if e["rank"] == rank), None
+            ),
+            f"rank {rank} to start",
+        )
+
+    def guardian_pid(self) -> int:
+        return wait_for(lambda: self._child_of(self.popen.pid), "the guardian")
+
+    def agent_pid(self) -> int:
+        return wait_for(lambda: self._child_of(self.guardian_pid()), "the agent")
+
+    def _child_of(self, pid: int) -> int | None:
+        return next((s.pid for s in read_stats().values() if s.ppid == pid and s.alive), None)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+
+
+def wait_for(find, what: str, timeout_s: float = HANG_LIMIT_S):
+    """Poll for something that the run makes true; returns it."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = find()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}")
+
+
+@contextmanager
+def puffrun(*args: str | Path, cwd: Path, env: dict | None = None, **popen) -> Iterator[Run]:
+    """Start `puffrun train --run-dir … ARGS`; whatever happens, nothing of it is left."""
+    mark = f"mark-{uuid.uuid4().hex}"
+    run_dir = cwd / f"run-{mark[-6:]}"
+    out, err = cwd / f"{mark}.out", cwd / f"{mark}.err"
+    with out.open("wb") as out_file, err.open("wb") as err_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "puffrun", "train", "--run-dir", str(run_dir), *map(str, args)],
+            cwd=cwd,
+            env=clean_environ(**{MARK: mark}, **(env or {})),
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": out_file,
+                "stderr": err_file,
+                "start_new_session": True,
+                **popen,
+            },
+        )
+    run = Run(process, mark, run_dir, cwd, out, err)
+    try:
+        yield run
+    finally:
+        end(run)
+
+
+def end(run: Run) -> None:
+    """Kill and reap what the test started, by pid and start time."""
+    for _ in range(200):
+        alive = run.alive()
+        if not alive:
+            break
+        for stat in alive:
+            send_signal(stat, signal.SIGKILL)
+        time.sleep(0.02)
+    run.popen.kill()
+    run.popen.wait(10)
+
+
+def is_gone(pid: int, started: int) -> bool:
+    """Whether a process (pid and start time) no longer runs."""
+    stat = find_stat(pid)
+    return stat is None or stat.started != started or not stat.alive
