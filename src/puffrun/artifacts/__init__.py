@@ -4,15 +4,17 @@ The lock is for efficiency, the atomic publish for correctness: a build works in
 its own, its outputs are checked and sealed, and one manifest file is the proof that they count.
 """
 
+from puffrun.artifacts.clean import clean_artifacts
 from puffrun.artifacts.ensure import ArtifactsFailedError, ArtifactsLockedError, ensure_artifacts
 from puffrun.artifacts.events import ArtifactEvent
 from puffrun.artifacts.freshness import Freshness, check_artifacts
 from puffrun.artifacts.garbage import release_artifacts
 from puffrun.artifacts.reasons import StaleReason, render_reasons
-from puffrun.artifacts.request import BuildOptions
+from puffrun.artifacts.request import LOCK_WAIT_S, BuildOptions, find_process_start
 from puffrun.artifacts.stop import StopToken
 
 __all__ = [
+    "LOCK_WAIT_S",
     "ArtifactEvent",
     "ArtifactsFailedError",
     "ArtifactsLockedError",
@@ -21,7 +23,9 @@ __all__ = [
     "StaleReason",
     "StopToken",
     "check_artifacts",
+    "clean_artifacts",
     "ensure_artifacts",
+    "find_process_start",
     "release_artifacts",
     "render_reasons",
 ]

@@ -94,12 +94,16 @@ def _await_end(
 ) -> GuardedExit | None:
     """Wait for the end of the command; None when it must be stopped instead."""
     deadline = started + timeout_s
+    next_tick = started
     while True:
         now = time.monotonic()
         if stop.is_set() or now >= deadline:
             return None
-        tick(now - started)
-        select.select([guarded.fileno(), stop.fileno()], [], [], min(TICK_S, deadline - now))
+        if now >= next_tick:
+            tick(now - started)
+            next_tick = now + TICK_S
+        patience_s = min(next_tick, deadline) - now
+        select.select([guarded.fileno(), stop.fileno()], [], [], patience_s)
         end = guarded.wait(0.0)
         if end is not None:
             return end

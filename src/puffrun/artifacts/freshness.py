@@ -17,7 +17,7 @@ from puffrun.artifacts.manifest import (
 )
 from puffrun.artifacts.outputs import find_damage, find_missing_installs
 from puffrun.artifacts.probes import PROBES, ProbeSite, probe_machine
-from puffrun.artifacts.reasons import StaleReason, compare_parts
+from puffrun.artifacts.reasons import StaleReason, compare_parts, render_reasons
 from puffrun.artifacts.store import Store, open_store
 from puffrun.artifacts.tools import identify_tool
 from puffrun.config import ArtifactSpec, RunConfig
@@ -41,6 +41,11 @@ class Freshness:
     def fresh(self) -> bool:
         """Whether there is nothing to do."""
         return not self.reasons
+
+    @property
+    def reason(self) -> str:
+        """The first few reasons in one line; empty when it is fresh."""
+        return render_reasons(self.reasons)
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,11 @@ def select_artifacts(
         UsageError: a name is not known, the needs go in a circle, or an artifact is not sound.
     """
     known = {spec.name: spec for spec in specs}
-    for name in names or ():
-        _require_known(name, known, "there is no artifact `{}`")
+    wanted = {spec.name for spec in select_named(specs, names)}
     for spec in specs:
         for need in spec.needs:
             _require_known(need, known, f"artifact `{spec.name}` needs `{{}}`, which is not there")
     order = _sort(specs)
-    wanted = set(known if names is None else names)
     for name in reversed(order):
         if name in wanted:
             wanted.update(known[name].needs)
@@ -37,6 +35,20 @@ def select_artifacts(
         _check_spec(spec)
     _check_destinations(specs)
     return selected
+
+
+def select_named(
+    specs: Sequence[ArtifactSpec], names: Sequence[str] | None
+) -> tuple[ArtifactSpec, ...]:
+    """Pick the named artifacts only; None: all of them.
+
+    Raises:
+        UsageError: a name is not known.
+    """
+    known = {spec.name: spec for spec in specs}
+    for name in names or ():
+        _require_known(name, known, "there is no artifact `{}`")
+    return tuple(spec for spec in specs if names is None or spec.name in names)
 
 
 def list_destinations(spec: ArtifactSpec) -> tuple[str, ...]:

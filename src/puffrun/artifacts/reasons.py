@@ -46,7 +46,7 @@ def _say_change(reason: StaleReason) -> str:
 
 _WORDS: dict[Kind, Callable[[StaleReason], str]] = {
     "never-built": lambda _: "never built",
-    "forced": lambda _: "built again on request",
+    "forced": lambda _: "asked to be built again",
     "command": _say_change,
     "setting": _say_change,
     "env": _say_change,

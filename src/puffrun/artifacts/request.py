@@ -1,5 +1,7 @@
 """What one call of `ensure_artifacts` is about, shared by all artifacts of it."""
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,7 @@ from puffrun.artifacts.freshness import Site
 from puffrun.artifacts.manifest import Manifest
 from puffrun.artifacts.stop import StopToken
 from puffrun.outcome import ArtifactResult
+from puffrun.process import find_stat
 
 LOCK_WAIT_S = 3600.0
 
@@ -28,6 +31,19 @@ class BuildOptions:
     lock_wait_s: float = LOCK_WAIT_S
     asked_at: int | None = None
     record_use: bool = False
+
+
+def find_process_start() -> int:
+    """Say when this process was started (`time.time_ns()`): when the user asked.
+
+    A failure that came while this process was still importing answers it too.
+    """
+    me = find_stat(os.getpid())
+    if me is None:
+        return time.time_ns()
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - me.started * 10**9 // ticks_per_s
+    return time.time_ns() - max(0, age_ns)
 
 
 @dataclass(frozen=True)
