@@ -61,21 +61,21 @@ def _environment(plan: LaunchPlan) -> list[str]:
     items = []
     for why, group in groupby(plan.env_set, key=lambda change: change[2]):
         words = [f"{name}={shlex.quote(value)}" for name, value, _ in group]
-        items.append(f"{' '.join(words)} ({why})")
-    lines = _wrap(items) or ["as it is"]
+        items += _fill([*words, f"({why})"], " ")
+    lines = _fill(items, _GAP) or ["as it is"]
     for name, value in plan.env_ignored:
         lines.append(f"ignored: {name}={shlex.quote(value)} (left over from another launcher)")
     return lines
 
 
-def _wrap(items: Sequence[str]) -> list[str]:
-    """Put items beside each other as long as they fit on a line; none is broken."""
+def _fill(words: Sequence[str], gap: str) -> list[str]:
+    """Put words beside each other as long as they fit on a line; none is broken."""
     lines: list[str] = []
-    for item in items:
-        if lines and len(lines[-1]) + len(_GAP) + len(item) <= _WIDTH - _LABEL_WIDTH:
-            lines[-1] += _GAP + item
+    for word in words:
+        if lines and len(lines[-1]) + len(gap) + len(word) <= _WIDTH - _LABEL_WIDTH:
+            lines[-1] += gap + word
         else:
-            lines.append(item)
+            lines.append(word)
     return lines
 
 
@@ -102,5 +102,5 @@ def _run(plan: LaunchPlan, cwd: Path) -> str:
 def _torchrun(plan: LaunchPlan) -> str:
     return (
         f"python -m torch.distributed.run --nnodes {plan.nodes} "
-        f"--nproc-per-node {plan.ranks_per_node} --local-addr 127.0.0.1 --rdzv-id <id> …"
+        f"--nproc-per-node {plan.ranks_per_node} --rdzv-id <id> …"
     )
