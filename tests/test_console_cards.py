@@ -151,7 +151,7 @@ CASES = {
             "exception",
             "KeyError: 'second'",
             traceback=TRACEBACK,
-            log_tail=("step 7", *TRACEBACK.splitlines()),
+            log_tail=("step 7", *(f"[rank1]: {line}" for line in TRACEBACK.splitlines())),
         ),
         others="victim",
     ),

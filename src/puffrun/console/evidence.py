@@ -1,5 +1,6 @@
 """The middle of a card: what the other ranks were doing, what was killed, what is left."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,7 @@ from puffrun.console.text import (
 from puffrun.outcome import Cause, Outcome, Process, RankResult
 
 MAX_GROUPS = 4
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]:")  # torch puts it before each line of a traceback
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _PROCESS_STATES = {"D": "uninterruptible sleep", "T": "stopped", "Z": "zombie"}
 
@@ -145,6 +147,12 @@ def render_leftovers(processes: Iterable[Process], width: int) -> list[str]:
 
 def pick_log_tail(cause: Cause) -> list[str]:
     """Clean a rank's last lines; its traceback is left out where the card shows it anyway."""
-    lines = [clean_line(line) for line in cause.log_tail]
-    traceback = {line.strip() for line in (cause.traceback or "").splitlines()}
-    return [line for line in lines if line.strip() and line.strip() not in traceback]
+    lines = [line for line in map(clean_line, cause.log_tail) if line.strip()]
+    if not cause.traceback:
+        return lines
+    told = {line.strip() for line in cause.traceback.splitlines()}
+    return [line for line in lines if not _is_told(_RANK_PREFIX.sub("", line).strip(), told)]
+
+
+def _is_told(line: str, told: set[str]) -> bool:
+    return line in told or line == "Traceback (most recent call last):" or not line.strip("^~ ")
