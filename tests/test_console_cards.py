@@ -502,6 +502,13 @@ def test_starting_ranks_are_a_live_line(stream):
     assert stream.text == "\r\x1b[2Kpuffrun  starting 4 ranks, 2 up\r\x1b[2K"
 
 
+def test_the_end_starts_a_new_line_after_the_program_left_one_open(stream):
+    listener = launch_screen(stream, tty=True)
+    listener.output_ended(mid_line=True)
+    listener.ended(make("success", 0, None, others="ok"), PLAN)
+    assert stream.text.startswith("\npuffrun  done in 41 min")
+
+
 def test_a_failed_build_ends_in_the_error_only(stream):
     launch_screen(stream, tty=False).ended(CASES["artifact-failed"], PLAN)
     assert stream.text.splitlines() == [

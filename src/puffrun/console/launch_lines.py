@@ -42,6 +42,10 @@ class LaunchScreen:
         """Make way for the program's own output."""
         self._screen.clear_live()
 
+    def output_ended(self, *, mid_line: bool) -> None:
+        """Take the cursor over from the program, which may have left it within a line."""
+        self._screen.note_cursor(mid_line=mid_line)
+
     def note(self, text: str) -> None:
         """Say something that happened on the way."""
         self._screen.say(text)
