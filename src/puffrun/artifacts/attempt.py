@@ -22,9 +22,13 @@ SPARED_DAEMONS = ("sccache", "distccd", "ccache")
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How the command ended. `error`: it could not be started, or something survived SIGKILL."""
+    """How the command ended.
 
-    why: Literal["exit", "timeout", "stop", "error"]
+    `error`: it could not be started, or something survived SIGKILL. `lost`: its guardian was
+    killed, and the command with it.
+    """
+
+    why: Literal["exit", "timeout", "stop", "error", "lost"]
     returncode: int | None = None
     error: str = ""
 
@@ -73,7 +77,8 @@ def run_attempt(
         raise
     if end is None or end.leftovers:
         return AttemptEnd("error", error="left a process behind that survived SIGKILL")
-    return AttemptEnd(why, end.returncode)
+    is_lost = why == "exit" and end.returncode is None
+    return AttemptEnd("lost" if is_lost else why, end.returncode)
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def _run(attempt: Attempt, needs: Needs, lock_fd: int | None) -> None:
         problem = find_output_problem(written_dir, spec.outputs)
         what = problem and f"{problem}, although it exited 0"
     if what is not None:
-        raise _fail_command(attempt, what, end.returncode)
+        raise _fail_command(attempt, what, end)
 
 
 def _describe_end(end: AttemptEnd, timeout_s: float) -> str | None:
@@ -173,7 +173,9 @@ def _describe_end(end: AttemptEnd, timeout_s: float) -> str | None:
         return f"did not end within {timeout_s:g} s"
     if end.why == "error":
         return end.error
-    return None if end.returncode == 0 else describe_exit(end.returncode)
+    if end.why == "lost":
+        return "was lost: its guardian was killed"
+    return describe_exit(end.returncode) if end.returncode else None
 
 
 def _publish(attempt: Attempt) -> Manifest:
@@ -214,13 +216,14 @@ def _require_tools(request: Request, seen: Observed) -> None:
             raise _fail(_begin(request, seen), what, what, hint=f"install `{tool}`")
 
 
-def _fail_command(attempt: Attempt, what: str, returncode: int | None) -> BuildFailedError:
+def _fail_command(attempt: Attempt, what: str, end: AttemptEnd) -> BuildFailedError:
     cmd = attempt.seen.spec.cmd
     jobs = attempt.request.build_env.get("MAX_JOBS", "")
     lines = read_log_lines(attempt.log_path)
-    hint = suggest_fix(attempt.seen.spec.name, returncode, lines, jobs)
+    hint = suggest_fix(attempt.seen.spec.name, end.returncode, lines, jobs)
     summary, detail = f"{Path(cmd[0]).name} {what}", f"`{render_command(cmd)}` {what}"
-    return _fail(attempt, summary, detail, lines=lines, hint=hint)
+    # a lost guardian says nothing about the build: others may try
+    return _fail(attempt, summary, detail, hint=hint, lines=lines, is_shared=end.why != "lost")
 
 
 def _fail_to_write(attempt: Attempt, error: OSError) -> BuildFailedError:
@@ -229,7 +232,13 @@ def _fail_to_write(attempt: Attempt, error: OSError) -> BuildFailedError:
 
 
 def _fail(
-    attempt: Attempt, summary: str, detail: str, *, hint: str, lines: tuple[str, ...] = ()
+    attempt: Attempt,
+    summary: str,
+    detail: str,
+    *,
+    hint: str,
+    lines: tuple[str, ...] = (),
+    is_shared: bool = True,
 ) -> BuildFailedError:
     """Make the failure, and leave it for those who wait."""
     failure = Failure(
@@ -244,5 +253,6 @@ def _fail(
         started_at=attempt.started_at,
         ended_at=time.time_ns(),
     )
-    write_failure(attempt.seen.store, failure)
+    if is_shared:
+        write_failure(attempt.seen.store, failure)
     return BuildFailedError(failure)

@@ -93,10 +93,8 @@ def find_failure(store: Store) -> Failure | None:
         return None
 
 
-def describe_exit(returncode: int | None) -> str:
+def describe_exit(returncode: int) -> str:
     """Say how a command ended: `exited 1`, `was killed by SIGKILL`."""
-    if returncode is None:
-        return "ended, nobody knows how: its guardian was killed"
     if returncode >= 0:
         return f"exited {returncode}"
     try:
