@@ -1,5 +1,6 @@
 """The error boundary: whatever happens inside, the user gets one line and an exit code."""
 
+import errno
 import os
 import re
 import sys
@@ -16,20 +17,20 @@ from puffrun.cli.streams import flush_stdout, open_missing_streams
 from puffrun.errors import ExitCode, PuffrunError, StoppedError, UsageError
 
 INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run() -> NoReturn:
     """Run puffrun as a program: the console script and `python -m puffrun`."""
     open_missing_streams()
-    code = main(sys.argv[1:])
-    sys.exit(flush_stdout(code))
+    sys.exit(main(sys.argv[1:]))
 
 
 def main(argv: Sequence[str]) -> int:
     """Carry out a command line, without the program's name, and return the exit code."""
     caller = Caller(tuple(argv), dict(os.environ))
     try:
-        return _dispatch(caller)
+        return flush_stdout(_dispatch(caller))
     except StoppedError as error:
         _say_error(error.message, None)
         return 128 + error.signum
@@ -41,11 +42,18 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as error:  # Typer's way out when standard output is a closed pipe
         return error.code if isinstance(error.code, int) else ExitCode.BUG
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit code
-        path = write_crash_log(error, caller)
-        _say_error(
-            f"a bug in puffrun: {type(error).__name__}: {error}", f"the traceback is in {path}"
-        )
-        return int(ExitCode.BUG)
+        return _end_unexpected(error, caller)
+
+
+def _end_unexpected(error: Exception, caller: Caller) -> int:
+    """End on what nobody foresaw: a full disk is nobody's bug, all else is ours."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f": {error.filename}" if error.filename else ""
+        _say_error(f"{error.strerror}{where}", None)
+        return int(ExitCode.LAUNCH_FAILED)
+    path = write_crash_log(error, caller)
+    _say_error(f"a bug in puffrun: {type(error).__name__}: {error}", f"the traceback is in {path}")
+    return int(ExitCode.BUG)
 
 
 def _dispatch(caller: Caller) -> int:

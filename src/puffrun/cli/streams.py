@@ -33,13 +33,17 @@ def write_stdout(text: str) -> int:
     Raises:
         UsageError: standard output takes no data, for example because the disk is full.
     """
-    sys.stdout.write(text)
-    return flush_stdout(int(ExitCode.OK))
+    return _deliver(text, int(ExitCode.OK))
 
 
 def flush_stdout(code: int) -> int:
     """Flush standard output and return `code`; at exit Python would complain about failures."""
+    return _deliver("", code)
+
+
+def _deliver(text: str, code: int) -> int:
     try:
+        sys.stdout.write(text)  # writes through where Python was told not to buffer
         sys.stdout.flush()
     except BrokenPipeError:
         _abandon(sys.stdout)
