@@ -11,7 +11,7 @@ if os.environ["RANK"] == "0":
     print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}))
 sys.exit(int(os.environ["RANK"]) * 7)
 """
-SECRETS = {"PET_NNODES": "2", "WORLD_SIZE": "64", "MASTER_ADDR": "elsewhere"}
+OUTER = {"PET_NNODES": "2", "WORLD_SIZE": "64", "MASTER_ADDR": "elsewhere"}
 
 
 def train(directory, words, redirect="", env=None):
@@ -30,7 +30,7 @@ def train(directory, words, redirect="", env=None):
 def test_a_run_from_the_shell(tmp_path):
     (tmp_path / "show.py").write_text(PROGRAM)
     words = ["--cpus", "1", "show.py", "--help", "--", "-c", "a b", ""]
-    shown = train(tmp_path, words, env=SECRETS)
+    shown = train(tmp_path, words, env=OUTER)
     assert shown.returncode == 0
     seen = json.loads(shown.stdout)
     assert seen["argv"] == ["--help", "--", "-c", "a b", ""]
