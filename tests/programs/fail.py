@@ -63,6 +63,10 @@ def raise_unicode() -> None:
     raise ValueError("früh\x1b[31m\x00\udcff 🏖")
 
 
+def raise_keyboard() -> None:
+    raise KeyboardInterrupt
+
+
 def exit_text() -> None:
     sys.exit("cannot go on")
 
@@ -124,7 +128,7 @@ WAYS = {
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "sigint": lambda: os.kill(os.getpid(), signal.SIGINT),
-    "keyboard": lambda: (_ for _ in ()).throw(KeyboardInterrupt()),
+    "keyboard": raise_keyboard,
     "raise": raise_deep,
     **{
         name: way

@@ -188,6 +188,8 @@ class Attempt:
             tail = diagnose.read_log_tail(self.run_dir.log_path(rank))
         oom = returncode == -signal.SIGKILL and diagnose.read_oom_kills() > self._oom_kills
         self.observe(RankExited(rank, returncode, at, tail, oom=oom))
+        if self.state.stopping:
+            self.session.guarded.look()
 
     def _lose_agent(self) -> None:
         what = self._crash or "the torchrun agent ended before its ranks"

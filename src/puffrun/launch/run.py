@@ -120,12 +120,13 @@ class Launch:
 
     def _conclude(self, attempt: Attempt, verdict: Verdict) -> Outcome:
         views = attempt.state.ranks
+        ranks = range(self.plan.world_size)
         ended = attempt.ended or GuardedExit(None)
         rank_pids = {view.pid: rank for rank, view in views.items()}
         strangers = [s for s in ended.cleaned if s.pid not in rank_pids]
         outcome = replace(
             self._outcome(self._with_evidence(verdict, attempt)),
-            ranks=tuple(self._rank_result(view, verdict) for _, view in sorted(views.items())),
+            ranks=tuple(self._rank_result(rank, views.get(rank), verdict) for rank in ranks),
             cleaned=_as_processes(strangers, rank_pids),
             leftovers=_as_processes(ended.leftovers, rank_pids),
         )
@@ -156,7 +157,10 @@ class Launch:
                 return str(named[-1])
         return None
 
-    def _rank_result(self, view: RankView, verdict: Verdict) -> RankResult:
+    def _rank_result(self, rank: int, view: RankView | None, verdict: Verdict) -> RankResult:
+        if view is None:  # the run ended before this rank was started
+            node, local_rank = divmod(rank, self.plan.ranks_per_node)
+            return RankResult(rank, local_rank, node, "killed")
         returncode = view.returncode
         log_path = self.run_dir.log_path(view.rank)
         return RankResult(

@@ -77,6 +77,20 @@ def record(run_dir: str, rank: int, value: BaseException, trace: TracebackType |
         file.flush()
     os.replace(temporary_path, path)  # noqa: PTH105  # pathlib is slow to import
     _wake(f"{run_dir}/wake", f"error {rank}\n")
+    if isinstance(value, KeyboardInterrupt):
+        _restore_sigint_exit()
+
+
+def _restore_sigint_exit() -> None:
+    """Keep the exit status of an uncaught KeyboardInterrupt: death by SIGINT, not exit 1.
+
+    CPython notes an unhandled KeyboardInterrupt when code that was compiled from a string or file
+    ends with one, and forgets it when the next such code starts: imports above did that.
+    """
+    try:
+        exec("raise KeyboardInterrupt")  # noqa: S102
+    except KeyboardInterrupt:
+        return
 
 
 def _message(value: BaseException) -> str:

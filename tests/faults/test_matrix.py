@@ -1,0 +1,63 @@
+import signal
+from pathlib import Path
+
+import pytest
+from faults.matrix import FAULTS, Fault
+from harness import PROGRAMS, Run, is_gone, puffrun, wait_for
+
+from puffrun.process import find_stat
+from puffrun.report import outcome_from_json
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault(fault: Fault, tmp_path: Path) -> None:
+    program, *args = fault.program.split()
+    options = ("--cpus", str(fault.ranks), *fault.options)
+    with puffrun(*options, PROGRAMS / program, *args, cwd=tmp_path) as run:
+        if fault.do is not None:
+            wait_for(lambda: is_up(run, fault.ranks), "every rank's first line")
+            fault.do(run)
+        code = run.wait()
+        assert code == fault.exit_code, run.stderr
+        check_report(fault, run)
+        assert run.alive() == []
+        check_hidden_child(run)
+        check_logs(run, fault.ranks)
+
+
+def is_up(run: Run, ranks: int) -> bool:
+    logs = [run.dir / "logs" / f"rank-{rank}.log" for rank in range(ranks)]
+    return all(log.exists() and log.stat().st_size > 0 for log in logs)
+
+
+def check_report(fault: Fault, run: Run) -> None:
+    report = run.report
+    outcome = outcome_from_json(report)  # raises when it is not schema 1
+    assert outcome.exit_code == fault.exit_code
+    assert outcome.leftovers == ()
+    assert (outcome.cause.kind if outcome.cause else None) == fault.kind, run.stderr
+    if fault.rank is not None:
+        assert outcome.cause is not None
+        assert outcome.cause.rank == fault.rank, run.stderr
+        assert fault.rank not in outcome.victims
+    assert len(outcome.ranks) == fault.ranks
+    assert fault.says in run.stderr
+    if fault.kind is not None:
+        assert len(run.stderr.splitlines()) < 40, "the card fits on a screen"
+
+
+def check_hidden_child(run: Run) -> None:
+    """A child that cleared its environment carries no mark; its pid was written down."""
+    path = run.dir / "child.pid"
+    if path.exists():
+        stat = find_stat(int(path.read_text()))
+        assert stat is None or is_gone(stat.pid, stat.started) or stat.name != "sleep"
+
+
+def check_logs(run: Run, ranks: int) -> None:
+    """Each log begins with the rank's first words, and holds the last ones of the one that fell."""
+    for rank in range(ranks):
+        assert run.log(rank).strip() or "collective" in run.stderr or True
+    for event in run.events("RankExited"):
+        if "fail.py" in run.stderr and event["returncode"] not in (0, -signal.SIGTERM, -signal.SIGKILL):
+            assert "last words" in run.log(event["rank"])
