@@ -69,6 +69,12 @@ def test_mig_instances(gpus, variable, uuids):
     assert [v.gpu.uuid for v in find_visible(gpus, variable)] == uuids
 
 
+def test_gpus_that_differ_are_named_by_uuid():
+    gpus = (GPUS[0], Gpu(1, "GPU-1000-bbbb", "NVIDIA T4"))
+    assert [v.entry for v in find_visible(gpus, None)] == ["GPU-0000-bbbb", "GPU-1000-bbbb"]
+    assert [v.entry for v in find_visible(gpus, "1")] == ["1"]  # the user's own word stays
+
+
 def captured(returncode, text=""):
     return lambda _: SimpleNamespace(returncode=returncode, stdout=text.encode())
 

@@ -44,10 +44,15 @@ def _kind(word: str) -> str:
 
 
 def _find_default(gpus: tuple[Gpu, ...]) -> tuple[VisibleGpu, ...]:
-    """All whole GPUs; where all are in MIG mode one instance, which is what CUDA uses."""
-    whole = [VisibleGpu(str(g.index), g) for g in gpus if g.parent is None]
-    instances = [VisibleGpu(g.uuid, g) for g in gpus if g.parent is not None]
-    return tuple(whole or instances[:1])
+    """All whole GPUs; where all are in MIG mode one instance, which is what CUDA uses.
+
+    Where GPUs differ, CUDA counts the fastest first and NVML by bus, so a number is ambiguous.
+    """
+    whole = [g for g in gpus if g.parent is None]
+    if not whole:
+        return tuple(VisibleGpu(g.uuid, g) for g in gpus[:1])
+    alike = len({g.name for g in whole}) == 1
+    return tuple(VisibleGpu(str(g.index) if alike else g.uuid, g) for g in whole)
 
 
 def find_gpu(gpus: tuple[Gpu, ...], word: str) -> Gpu | None:
