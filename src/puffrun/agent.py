@@ -40,6 +40,7 @@ class AgentRequest:
     master_addr: str
     master_port: int | None  # None: any free port (one node)
     log_dir: str
+    attempt: int  # the ranks' TORCHELASTIC_RESTART_COUNT: each attempt has a fresh agent
     inject_dir: str  # first on the ranks' PYTHONPATH: rank/inject/sitecustomize.py
     stdio: list[list[int]]
 
@@ -81,13 +82,14 @@ def watch_exit(link: Link, rank: int, process: "Popen[bytes]") -> None:
     link.say({"exited": rank, "pid": process.pid, "returncode": returncode, "at": time.time_ns()})
 
 
-def rank_env(env: dict[str, str], inject_dir: str) -> dict[str, str]:
+def rank_env(env: dict[str, str], request: AgentRequest) -> dict[str, str]:
     """Put the recorder first on a rank's PYTHONPATH, and say who its parent is."""
-    path = [inject_dir, env.get("PYTHONPATH", "")]
+    path = [request.inject_dir, env.get("PYTHONPATH", "")]
     return {
         **env,
         "PYTHONPATH": os.pathsep.join(entry for entry in path if entry),
         "PUFFRUN_AGENT_PID": str(os.getpid()),
+        "TORCHELASTIC_RESTART_COUNT": str(request.attempt),
     }
 
 
@@ -103,7 +105,7 @@ def patch_torch(link: Link, request: AgentRequest) -> None:
             stdin, stdout, stderr = request.stdio[self.local_rank_id]
             process = Popen(
                 args,
-                env=rank_env(env, request.inject_dir),
+                env=rank_env(env, request),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,

@@ -37,6 +37,7 @@ from puffrun.watch import (
     Tick,
     TreeEnded,
     WatchState,
+    shift,
     step,
 )
 
@@ -54,6 +55,7 @@ class Attempt:
     events: EventLog
     listener: LaunchListener
     wake_fd: int
+    started_s: float  # when the run began, for its time limit
     pump: Pump = field(init=False)
     state: WatchState = field(init=False)
     ended: GuardedExit | None = None
@@ -73,7 +75,7 @@ class Attempt:
             exit_timeout_s=self.plan.exit_timeout_s,
             timeout_s=self.plan.timeout_s,
         )
-        self.state = WatchState(rules, time.monotonic())
+        self.state = WatchState(rules, self.started_s)
         self._oom_kills = diagnose.read_oom_kills()
         self._sampler = Sampler(self.plan, self.run_dir)
 
@@ -230,8 +232,23 @@ class Attempt:
         for signum in self.inbox.take():
             if signum == signal.SIGWINCH:
                 copy_window_size(STDOUT, self.session.streams.tty_fds)
-            if signum not in (signal.SIGTSTP, signal.SIGCONT):
+            if signum == signal.SIGTSTP:
+                self._pause()
+            elif signum != signal.SIGCONT:
                 self.observe(Signalled(signum))
+
+    def _pause(self) -> None:
+        """Stop the whole run, then the launcher itself (Ctrl-Z); go on together (`fg`, `bg`)."""
+        began_s = time.monotonic()
+        self.events.write("paused")
+        stopped = self.session.guarded.pause()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        # here somebody has sent SIGCONT
+        self.session.guarded.resume(stopped)
+        paused_s = time.monotonic() - began_s
+        self.state = shift(self.state, paused_s)
+        self._sampler.shift(paused_s)
+        self.events.write("resumed", paused_s=paused_s)
 
     def _read_wake(self) -> None:
         os.read(self.wake_fd, 4096)

@@ -1,13 +1,11 @@
 """`launch(plan)`: artifacts, ranks, the end, the report; every path leads to one `Outcome`."""
 
 import os
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 
-from puffrun import diagnose
 from puffrun.artifacts import (
     ArtifactsFailedError,
     ArtifactsLockedError,
@@ -18,30 +16,23 @@ from puffrun.artifacts import (
 from puffrun.config import RunConfig
 from puffrun.errors import LaunchError, PuffrunError, StoppedError
 from puffrun.launch.attempt import Attempt
+from puffrun.launch.concluding import Conclusion
 from puffrun.launch.events import EventLog
 from puffrun.launch.listener import LaunchListener
 from puffrun.launch.session import Session, start_session
-from puffrun.launch.signals import SignalInbox
-from puffrun.outcome import (
-    ArtifactResult,
-    Cause,
-    Outcome,
-    Process,
-    RankResult,
-    RankState,
-)
+from puffrun.launch.signals import PAUSING, SignalInbox
+from puffrun.outcome import ArtifactResult, Cause, Outcome
 from puffrun.plan import LaunchPlan, create_run_dir, plan_as_json
-from puffrun.process import GuardedExit, ProcStat
 from puffrun.report import write_report
 from puffrun.rundir import RunDir, artifact_env_name
-from puffrun.watch import RankView, Verdict, conclude
+from puffrun.watch import AttemptResult, GiveUp, Verdict, decide_restart
 
-CHECKPOINT_LINE = re.compile(r"^checkpoint (\S+)$", re.MULTILINE)
+END_TIMEOUT_S = 30.0  # beyond the grace period, for a guardian to end a tree
 
 
 @dataclass
 class Launch:
-    """One run from its directory to its report."""
+    """One run from its artifacts to its outcome."""
 
     plan: LaunchPlan
     config: RunConfig
@@ -51,23 +42,25 @@ class Launch:
     run_dir: RunDir
     events: EventLog
     wake_fd: int
-    started_at: int
-    artifacts: tuple[ArtifactResult, ...] = ()
+    conclusion: Conclusion
+    started_s: float = field(default_factory=time.monotonic)
+    attempts: list[AttemptResult] = field(default_factory=list)
 
     def run(self) -> Outcome:
         """Build what is stale while the agent starts, let the ranks go, watch them to the end."""
         session = start_session(self.plan, self.run_dir, attempt=0)
         try:
-            self.artifacts = self._build()
+            artifacts = self._build()
         except (ArtifactsFailedError, ArtifactsLockedError) as error:
-            self.artifacts = error.results
+            self.conclusion = replace(self.conclusion, artifacts=error.results)
             return self._end_early(session, _build_verdict(error))
         except StoppedError as error:
             return self._end_early(session, _stop_verdict(error.signum))
-        except PuffrunError:
-            self._end_early(session, None)
+        except PuffrunError as error:
+            self._end_early(session, Verdict("launch-failed", error.exit_code, None))
             raise
-        return self._watch(session)
+        self.conclusion = replace(self.conclusion, artifacts=artifacts)
+        return self._run_attempts(session)
 
     def _build(self) -> tuple[ArtifactResult, ...]:
         names = tuple(spec.name for spec in self.plan.artifacts)
@@ -83,7 +76,30 @@ class Launch:
             stop=self.inbox.stop,
         )
 
-    def _watch(self, session: Session) -> Outcome:
+    def _end_early(self, session: Session, verdict: Verdict) -> Outcome:
+        """End an agent that has no ranks yet."""
+        session.guarded.kill()
+        ended = session.guarded.wait(self.plan.grace_s + END_TIMEOUT_S)
+        session.link.close()
+        return self.conclusion.without_ranks(verdict, ended.leftovers if ended else ())
+
+    def _run_attempts(self, session: Session) -> Outcome:
+        """Run the ranks, again after a failure where that was asked for and gets anywhere."""
+        while True:
+            outcome = self._run_attempt(session)
+            decision = decide_restart(self.attempts, self.plan.max_restarts)
+            if isinstance(decision, GiveUp):
+                if decision.reason and self.plan.max_restarts:
+                    self.listener.note(f"not restarted: {decision.reason}")
+                return self._with_attempts(outcome)
+            self._announce_restart(outcome, decision.delay_s)
+            if self.inbox.stop.wait(decision.delay_s):
+                signum = self.inbox.stop.signum or 0
+                return self._with_attempts(self.conclusion.without_ranks(_stop_verdict(signum)))
+            session = self._restart_session()
+
+    def _run_attempt(self, session: Session) -> Outcome:
+        started_at = time.time_ns()
         attempt = Attempt(
             plan=self.plan,
             run_dir=self.run_dir,
@@ -92,90 +108,60 @@ class Launch:
             events=self.events,
             listener=self.listener,
             wake_fd=self.wake_fd,
+            started_s=self.started_s,
         )
-        session.go({artifact_env_name(a.name): a.dir for a in self.artifacts if a.dir is not None})
+        self.inbox.drop_passed_on()
+        session.go(self._rank_env())
         self.listener.ranks_starting(0, self.plan.world_size)
-        attempt.run()
-        return self._conclude(attempt, conclude(attempt.state))
-
-    def _end_early(self, session: Session, verdict: Verdict | None) -> Outcome:
-        """End an agent that has no ranks yet."""
-        session.guarded.kill()
-        ended = session.guarded.wait(self.plan.grace_s + 30.0)
-        session.link.close()
-        outcome = self._outcome(verdict or Verdict("launch-failed", 73, None))
-        return replace(outcome, leftovers=_as_processes(ended.leftovers if ended else (), {}))
-
-    def _outcome(self, verdict: Verdict) -> Outcome:
-        return Outcome(
-            run_id=self.plan.run_id,
-            kind=verdict.kind,
-            exit_code=verdict.exit_code,
-            started_at=self.started_at,
-            ended_at=time.time_ns(),
-            cause=verdict.cause,
-            victims=verdict.victims,
-            artifacts=self.artifacts,
+        with self.inbox.catching(PAUSING):
+            attempt.run()
+        outcome = self.conclusion.of_attempt(attempt)
+        self.attempts.append(
+            AttemptResult(
+                attempt=session.attempt,
+                kind=outcome.kind,
+                exit_code=outcome.exit_code,
+                started_at=started_at,
+                ended_at=time.time_ns(),
+                cause=outcome.cause,
+                checkpoint=self.conclusion.find_checkpoint(),
+            )
         )
+        return outcome
 
-    def _conclude(self, attempt: Attempt, verdict: Verdict) -> Outcome:
-        views = attempt.state.ranks
-        ranks = range(self.plan.world_size)
-        ended = attempt.ended or GuardedExit(None)
-        rank_pids = {view.pid: rank for rank, view in views.items()}
-        strangers = [s for s in ended.cleaned if s.pid not in rank_pids]
-        outcome = replace(
-            self._outcome(self._with_evidence(verdict, attempt)),
-            ranks=tuple(self._rank_result(rank, views.get(rank), verdict) for rank in ranks),
-            cleaned=_as_processes(strangers, rank_pids),
-            leftovers=_as_processes(ended.leftovers, rank_pids),
+    def _rank_env(self) -> dict[str, str]:
+        artifacts = self.conclusion.artifacts
+        return {artifact_env_name(a.name): a.dir for a in artifacts if a.dir is not None}
+
+    def _announce_restart(self, outcome: Outcome, delay_s: float) -> None:
+        done = len(self.attempts)
+        why = outcome.cause.summary.partition("\n")[0] if outcome.cause else outcome.kind
+        rank = outcome.cause.rank if outcome.cause else None
+        who = "" if rank is None else f"rank {rank}: "
+        self.listener.note(
+            f"attempt {done} failed: {who}{why}; "
+            f"restart {done} of {self.plan.max_restarts} in {delay_s:g} s"
         )
-        return _unkillable(outcome) if outcome.leftovers else outcome
+        self.events.write("restart", attempt=done, delay_s=delay_s)
 
-    def _with_evidence(self, verdict: Verdict, attempt: Attempt) -> Verdict:
-        """Add what only the files of the run know: the whole log, the agent's last words."""
-        cause = verdict.cause
-        if cause is None:
-            return verdict
-        detail: dict[str, Any] = dict(cause.detail)
-        tail = cause.log_tail
-        if cause.rank is not None:
-            tail = diagnose.read_log_tail(self.run_dir.log_path(cause.rank))
-        elif cause.kind == "agent-lost":
-            tail = diagnose.read_log_tail(self.run_dir.agent_log_path)
-        checkpoint = self._find_checkpoint(attempt)
-        if checkpoint:
-            detail["checkpoint"] = checkpoint
-        return replace(verdict, cause=replace(cause, log_tail=tail, detail=detail))
+    def _restart_session(self) -> Session:
+        for rank in range(self.plan.world_size):
+            path = self.run_dir.error_path(rank)
+            with suppress(FileNotFoundError):  # kept, under the name of its attempt
+                path.rename(path.with_suffix(f".attempt-{len(self.attempts) - 1}.json"))
+        return start_session(self.plan, self.run_dir, attempt=len(self.attempts))
 
-    def _find_checkpoint(self, attempt: Attempt) -> str | None:
-        """Find the last checkpoint that the program named: a line `checkpoint PATH`."""
-        for rank in sorted(attempt.state.ranks):
-            tail = "\n".join(diagnose.read_log_tail(self.run_dir.log_path(rank), 1000))
-            named = CHECKPOINT_LINE.findall(tail)
-            if named:
-                return str(named[-1])
-        return None
-
-    def _rank_result(self, rank: int, view: RankView | None, verdict: Verdict) -> RankResult:
-        if view is None:  # the run ended before this rank was started
-            node, local_rank = divmod(rank, self.plan.ranks_per_node)
-            return RankResult(rank, local_rank, node, "killed")
-        returncode = view.returncode
-        log_path = self.run_dir.log_path(view.rank)
-        return RankResult(
-            rank=view.rank,
-            local_rank=view.local_rank,
-            node=view.node,
-            state=_rank_state(view, verdict),
-            pid=view.pid,
-            exit_code=returncode if returncode is not None and returncode >= 0 else None,
-            signal=-returncode if returncode is not None and returncode < 0 else None,
-            started_at=view.started_at,
-            ended_at=view.ended_at,
-            last_progress=log_path.stat().st_mtime_ns if log_path.exists() else None,
-            log_path=str(log_path.relative_to(self.run_dir.path)),
-        )
+    def _with_attempts(self, outcome: Outcome) -> Outcome:
+        if len(self.attempts) < 2:  # noqa: PLR2004  # a single attempt is the run itself
+            return outcome
+        told = []
+        for result in self.attempts:
+            fields = asdict(result)
+            cause = fields.pop("cause") or {}
+            fields["summary"] = cause.get("summary", result.kind)
+            fields["cause"] = {key: cause.get(key) for key in ("kind", "rank", "summary")}
+            told.append(fields)
+        return replace(outcome, attempts=tuple(told))
 
 
 def launch(
@@ -191,15 +177,16 @@ def launch(
         UsageError: the run directory cannot be made.
         PuffrunError: puffrun could not do its job before any rank existed.
     """
-    started_at = time.time_ns()
-    run_dir = create_run_dir(plan)
+    conclusion = Conclusion(plan, create_run_dir(plan), time.time_ns())
+    run_dir = conclusion.run_dir
     events = EventLog(run_dir.events_path, plan.node_rank)
     wake_fd = _open_wake(run_dir)
     events.write("run-started", run_id=plan.run_id, argv=list(plan.argv))
     listener.run_started(plan)
     try:
-        run = Launch(plan, config, environ, listener, inbox, run_dir, events, wake_fd, started_at)
-        outcome = _run_guarded(run)
+        outcome = _run_or_explain(
+            Launch(plan, config, environ, listener, inbox, run_dir, events, wake_fd, conclusion)
+        )
         write_report(run_dir, outcome, plan_as_json(plan))
         events.write("run-ended", outcome=outcome.kind, exit_code=outcome.exit_code)
     finally:
@@ -210,13 +197,13 @@ def launch(
     return outcome
 
 
-def _run_guarded(run: Launch) -> Outcome:
+def _run_or_explain(run: Launch) -> Outcome:
     """A launch that fails before there is anything to watch has a report too."""
     try:
         return run.run()
     except LaunchError as error:
         cause = Cause("agent-lost", error.message, detail={"hint": error.hint})
-        return run._outcome(Verdict("launch-failed", error.exit_code, cause))  # noqa: SLF001  # same module
+        return run.conclusion.without_ranks(Verdict("launch-failed", error.exit_code, cause))
 
 
 def _open_wake(run_dir: RunDir) -> int:
@@ -234,30 +221,5 @@ def _build_verdict(error: ArtifactsFailedError | ArtifactsLockedError) -> Verdic
 
 
 def _stop_verdict(signum: int) -> Verdict:
-    return Verdict("stopped", 128 + signum, Cause("stop", "stopped while building", signal=signum))
-
-
-def _rank_state(view: RankView, verdict: Verdict) -> RankState:
-    if verdict.cause is not None and view.rank == verdict.cause.rank:
-        return "cause"
-    if view.rank in verdict.victims:
-        return "victim"
-    if view.exited_after_stop or not view.exited:
-        return "killed"
-    return "ok" if view.returncode == 0 else "victim"
-
-
-def _as_processes(
-    stats: tuple[ProcStat, ...] | list[ProcStat], rank_pids: Mapping[int, int]
-) -> tuple[Process, ...]:
-    """Name processes; a rank leads its own session, so the session tells whose they were."""
-    return tuple(
-        Process(stat.pid, stat.name, rank_pids.get(stat.session), stat.state) for stat in stats
-    )
-
-
-def _unkillable(outcome: Outcome) -> Outcome:
-    names = ", ".join(f"{process.pid} ({process.name})" for process in outcome.leftovers)
-    cause = outcome.cause or Cause("agent-lost", "")
-    cause = replace(cause, detail={**cause.detail, "survived": names})
-    return replace(outcome, kind="launch-failed", exit_code=73, cause=cause)
+    cause = Cause("stop", "stopped before any rank was started", signal=signum)
+    return Verdict("stopped", 128 + signum, cause)

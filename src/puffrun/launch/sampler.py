@@ -36,6 +36,12 @@ class Sampler:
             found.append(Stalled(stall, diagnose.find_stopped(rank_pids, stats)))
         return found
 
+    def shift(self, by_s: float) -> None:
+        """Take no notice of the time in which the whole run was paused."""
+        self._dead_since = {key: at + by_s for key, at in self._dead_since.items()}
+        if self._moved_at is not None:
+            self._moved_at += by_s
+
     def _find_dead_children(self, zombies: list[diagnose.Zombie], now: float) -> list[Observation]:
         known = {(z.stat.pid, z.stat.started): z for z in zombies}
         self._dead_since = {key: self._dead_since.get(key, now) for key in known}

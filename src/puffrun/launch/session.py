@@ -115,6 +115,7 @@ def _request(
         "master_port": None,
         "log_dir": str(run_dir.torchrun_dir),
         "inject_dir": str(INJECT_DIR),
+        "attempt": attempt,
         "stdio": [list(triple) for triple in streams.stdio],
     }
 

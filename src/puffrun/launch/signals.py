@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -47,6 +47,30 @@ class SignalInbox:
             taken.append(self._signals.popleft())
         return taken
 
+    def drop_passed_on(self) -> None:
+        """Forget signals for the ranks that came before there was any rank."""
+        for signum in self.take():
+            if signum in ENDING:
+                self._signals.append(signum)
+                os.write(self._write_fd, b"!")
+
+    @contextmanager
+    def catching(self, signums: Iterable[int]) -> Iterator[None]:
+        """Deliver these signals here for a while; an inherited ignore (nohup) stays ignored."""
+
+        def handler(signum: int, _frame: FrameType | None) -> None:
+            self.put(signum)
+
+        previous = {}
+        for signum in signums:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                previous[signum] = signal.signal(signum, handler)
+        try:
+            yield
+        finally:
+            for signum, old in previous.items():
+                signal.signal(signum, old)
+
     def close(self) -> None:
         """Give the descriptors back."""
         os.close(self._read_fd)
@@ -55,19 +79,10 @@ class SignalInbox:
 
 @contextmanager
 def catch_signals() -> Iterator[SignalInbox]:
-    """Deliver the launcher's signals to an inbox; an inherited ignore (nohup) stays ignored."""
+    """Deliver the signals that end a run, and those meant for the ranks, to an inbox."""
     inbox = SignalInbox()
-
-    def handler(signum: int, _frame: FrameType | None) -> None:
-        inbox.put(signum)
-
-    previous = {}
-    for signum in (*ENDING, *PASSED_ON, *PAUSING):
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            previous[signum] = signal.signal(signum, handler)
     try:
-        yield inbox
+        with inbox.catching((*ENDING, *PASSED_ON)):
+            yield inbox
     finally:
-        for signum, old in previous.items():
-            signal.signal(signum, old)
         inbox.close()

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from typing import Any
 
 from puffrun.process import guardian
 from puffrun.process.ending import Ending, EndingPlan
-from puffrun.process.tree import ProcStat, find_descendants, read_stats
+from puffrun.process.tree import ProcStat, find_descendants, read_stats, send_signal
 
 START_TIMEOUT_S = 60.0  # a guardian needs 50 ms; a machine that swaps may need longer
 BURY_TIMEOUT_S = 5.0  # from a guardian's last word to its exit
+PAUSE_ROUNDS = 20  # processes may start others while they are being stopped
 TAKEOVER_STEP_S = 0.02
 
 _our_children: set[int] = set()
@@ -85,6 +87,24 @@ class Guarded:
     def stop(self, grace_s: float | None = None) -> None:
         """Ask for the end of the whole tree: SIGTERM, the grace period, SIGKILL."""
         self._say({"stop": self._grace_s if grace_s is None else grace_s})
+
+    def pause(self) -> list[ProcStat]:
+        """SIGSTOP everything below the guardian, until nothing is left running; for `resume`."""
+        stopped: dict[tuple[int, int], ProcStat] = {}
+        for _ in range(PAUSE_ROUNDS):
+            members = find_descendants([self.pid], read_stats())
+            new = [s for s in members if s.alive and (s.pid, s.started) not in stopped]
+            if not new:
+                break
+            for stat in new:
+                stopped[stat.pid, stat.started] = stat
+                send_signal(stat, signal.SIGSTOP)
+        return list(stopped.values())
+
+    def resume(self, stopped: Iterable[ProcStat]) -> None:
+        """SIGCONT what `pause` has stopped."""
+        for stat in stopped:
+            send_signal(stat, signal.SIGCONT)
 
     def look(self) -> None:
         """Say that something below has ended, so that an ending need not wait for its next step."""

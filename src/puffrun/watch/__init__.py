@@ -1,6 +1,7 @@
 """The watchdog's mind: a pure state machine from observations to actions, and the blame."""
 
-from puffrun.watch.machine import WatchState, step
+from puffrun.watch.machine import WatchState, shift, step
+from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
 from puffrun.watch.values import (
     Action,
     AgentLost,
@@ -26,16 +27,19 @@ from puffrun.watch.verdict import Verdict, conclude
 __all__ = [
     "Action",
     "AgentLost",
+    "AttemptResult",
     "Collect",
     "DeadChild",
     "Finish",
     "Forward",
+    "GiveUp",
     "Hurry",
     "Observation",
     "RankExited",
     "RankRaised",
     "RankStarted",
     "RankView",
+    "Restart",
     "Rules",
     "Signalled",
     "Stalled",
@@ -45,5 +49,7 @@ __all__ = [
     "Verdict",
     "WatchState",
     "conclude",
+    "decide_restart",
+    "shift",
     "step",
 ]
