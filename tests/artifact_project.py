@@ -1,4 +1,4 @@
-"""A small project with artifacts, and ways to ensure them in this process or by the real command."""
+"""A small project with artifacts, built in this process or by the real command."""
 
 import subprocess
 import sys

@@ -82,9 +82,7 @@ def test_a_file_system_without_hard_links_will_do(
     assert find_manifest(store, FP) == make_manifest()
 
 
-def test_any_other_error_is_told_and_leaves_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_any_other_error_is_told_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -144,7 +142,7 @@ def make_failure(**fields) -> Failure:
         ("other", "run-a", 150, False),
     ],
 )
-def test_who_shares_a_failure(fingerprint: str, run_id: str, asked_at: int, shared: bool):
+def test_who_shares_a_failure(fingerprint: str, run_id: str, asked_at: int, *, shared: bool):
     assert shares_failure(make_failure(), fingerprint, run_id, asked_at) is shared
 
 
@@ -200,7 +198,10 @@ def test_commands_are_shown_as_typed():
 
 def test_placeholders_are_filled_and_exported(tmp_path: Path):
     spec = ArtifactSpec(
-        "thing", ("{python}", "x={artifact:gen}/t", "{out}/a", "${x} {} {y}"), ("a",), needs=("gen",)
+        "thing",
+        ("{python}", "x={artifact:gen}/t", "{out}/a", "${x} {} {y}"),
+        ("a",),
+        needs=("gen",),
     )
     needs = {"gen": Path("/store/gen")}
     recipe = make_recipe(spec, tmp_path, Path("/store/out"), needs, {"A": "1"})
@@ -413,7 +414,7 @@ def test_objects_without_manifest_go_unless_somebody_still_writes_them(store: St
     (locked / "x").write_text("x")
     locked.chmod(0o500)
     collect_garbage(store)
-    assert objects(store) == sorted([live, foreign])
+    assert objects(store) == sorted([mine, live, foreign])
 
 
 def test_litter_of_killed_processes_goes_when_it_is_old(store: Store):

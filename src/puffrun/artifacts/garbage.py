@@ -80,14 +80,15 @@ def _is_live(use: Use, age_s: float) -> bool:
     return process is not None and process.alive and process.started == use.started
 
 
-def collect_garbage(store: Store) -> None:
+def collect_garbage(store: Store, replaced: str | None = None) -> None:
     """Keep the newest manifests and whatever is used; for after a build that succeeded.
 
-    What cannot be removed stays, without an error.
+    `replaced` is the attempt whose manifest that build took the place of. What cannot be removed
+    stays, without an error.
     """
     _unlink(store.failure_path)
     _drop_old_manifests(store)
-    _drop_dead_objects(store)
+    _drop_dead_objects(store, replaced)
     for path in _newest_first(store.logs_dir)[KEPT_LOGS:]:
         _unlink(path)
     live = {use.run_id for use in find_live_uses(store)}
@@ -105,12 +106,12 @@ def _drop_old_manifests(store: Store) -> None:
             _unlink(path)
 
 
-def _drop_dead_objects(store: Store) -> None:
+def _drop_dead_objects(store: Store, replaced: str | None) -> None:
     manifests = [load_manifest(path) for path in list_manifest_paths(store)]
     needed = {manifest.attempt for manifest in manifests if manifest is not None}
     needed |= {use.attempt for use in find_live_uses(store)}
     for path in _list(store.objects_dir):
-        if path.name not in needed and not _is_being_built(path):
+        if path.name not in needed and (path.name == replaced or not _is_being_built(path)):
             remove_tree(path)
 
 
@@ -121,7 +122,7 @@ def _is_being_built(path: Path) -> bool:
         return False
     host, pid = builder
     if host == socket.gethostname():
-        return pid != os.getpid() and find_stat(pid) is not None
+        return find_stat(pid) is not None
     try:
         return time.time() - path.stat().st_mtime < FOREIGN_BUILD_S
     except OSError:

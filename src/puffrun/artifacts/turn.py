@@ -186,9 +186,10 @@ class Turn:
             install_locked(self._request, seen, seen.manifest)
             return self._finish_install(seen, seen.manifest)
         self._share_failure(seen)
+        replaced = None if seen.manifest is None else seen.manifest.attempt
         manifest, seen = build_locked(self._request, seen, self._needs, lock_fd)
         self._use(manifest)
-        collect_garbage(self._store)
+        collect_garbage(self._store, replaced)
         self._cache.save()
         ready = self._make_ready("built", seen, manifest, render_reasons(reasons))
         self._emit(Built(self._spec.name, ready.result.duration_s, ready.dir))

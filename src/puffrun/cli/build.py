@@ -17,12 +17,14 @@ from puffrun.artifacts import (
     ArtifactEvent,
     BuildOptions,
     Freshness,
+    StaleReason,
     StopToken,
     check_artifacts,
     clean_artifacts,
     ensure_artifacts,
     find_process_start,
 )
+from puffrun.artifacts.events import Installed, Retrying, Stale
 from puffrun.cli.caller import Caller
 from puffrun.cli.streams import write_stdout
 from puffrun.config import RunConfig, load_config
@@ -155,10 +157,16 @@ def _with_json(draw: Callable[[ArtifactEvent], None]) -> Callable[[ArtifactEvent
 
     def emit(event: ArtifactEvent) -> None:
         draw(event)
-        kind = type(event).__name__.lower()
-        _print_json({"event": kind, **dataclasses.asdict(event)})
+        value = {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
+        if isinstance(event, Stale | Retrying | Installed):
+            value["reasons"] = _reasons_as_json(event.reasons)
+        _print_json(value)
 
     return emit
+
+
+def _reasons_as_json(reasons: Sequence[StaleReason]) -> list[dict[str, Any]]:
+    return [{**dataclasses.asdict(reason), "text": str(reason)} for reason in reasons]
 
 
 def _print_results(results: Sequence[ArtifactResult], *, as_json: bool) -> int:
@@ -198,9 +206,7 @@ def _freshness_as_json(freshness: Freshness) -> dict[str, Any]:
         "event": "checked",
         "name": freshness.name,
         "fresh": freshness.fresh,
-        "reasons": [
-            {**dataclasses.asdict(reason), "text": str(reason)} for reason in freshness.reasons
-        ],
+        "reasons": _reasons_as_json(freshness.reasons),
         "fingerprint": freshness.fingerprint,
         "dir": freshness.dir,
     }
