@@ -8,9 +8,7 @@ from puffrun.errors import UsageError
 
 
 def spec(name: str, *needs: str, **fields) -> ArtifactSpec:
-    return ArtifactSpec(
-        name, **{"cmd": ("true",), "outputs": ("out",), "needs": needs, **fields}
-    )
+    return ArtifactSpec(name, **{"cmd": ("true",), "outputs": ("out",), "needs": needs, **fields})
 
 
 DIAMOND = (
@@ -52,6 +50,7 @@ def test_a_name_brings_what_it_needs_and_no_more():
         ((spec("a", install=(("out", "/bin/x"),)),), None, "`/bin/x` is not", "config"),
         ((spec("a", install=(("ot", "x"),)),), None, "installs `ot`", "`out`"),
         ((spec("a", cmd=("{artifact:b}/x",)), spec("b")), None, "{artifact:b}", "none"),
+        ((spec("a-b"), spec("a_b")), None, "`a-b` and `a_b` are both $PUFFRUN", "rename"),
         (
             (spec("a", mode="inplace"), spec("b", install=(("out", "out"),))),
             None,

@@ -1,13 +1,12 @@
 """Benchmark of the artifact phase: contention, kills, and the warm check of 10,000 inputs.
 
-    python tests/bench/bench_artifacts.py [--builders 64] [--kills 0] [--json FILE]
+    python tests/bench/bench_artifacts.py [--builders 64] [--kills 0]
 
 Prints a table. Kills are rounds of SIGKILL at random moments; they take about 3 s each.
 """
 
 import argparse
 import collections
-import json
 import random
 import secrets
 import statistics
@@ -140,18 +139,15 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--builders", type=int, default=64)
-    parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    results = run(builders=options.builders, kills=options.kills)
+def main(*, builders: int = 64, kills: int = 0) -> dict[str, Any]:
+    """Measure, print a table, and return what was measured."""
+    results = run(builders=builders, kills=kills)
     print(render(results))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--builders", type=int, default=64)
+    parser.add_argument("--kills", type=int, default=0)
+    main(**vars(parser.parse_args()))

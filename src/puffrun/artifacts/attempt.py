@@ -64,6 +64,8 @@ def run_attempt(
                 spare=SPARED_DAEMONS,
             )
         except OSError as error:
+            if error.errno is None:  # not the kernel's word: the guardian was killed on the way
+                return AttemptEnd("lost")
             return AttemptEnd("error", error=f"could not be started: {error.strerror or error}")
     why: Literal["exit", "timeout", "stop"] = "exit"
     try:

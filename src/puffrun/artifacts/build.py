@@ -36,6 +36,11 @@ from puffrun.artifacts.store import make_attempt_id
 from puffrun.errors import StoppedError
 
 Needs = Mapping[str, Ready]
+# hints for ends that say nothing about the source
+_HINTS = {
+    "timeout": "the log says where it was; `timeout` in the artifact's table may be raised",
+    "error": "`cmd` in the artifact's table must name a program that can be run here",
+}
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,7 @@ def _fail_command(attempt: Attempt, what: str, end: AttemptEnd) -> BuildFailedEr
     cmd = attempt.seen.spec.cmd
     jobs = attempt.request.build_env.get("MAX_JOBS", "")
     lines = read_log_lines(attempt.log_path)
-    hint = suggest_fix(attempt.seen.spec.name, end.returncode, lines, jobs)
+    hint = _HINTS.get(end.why) or suggest_fix(attempt.seen.spec.name, end.returncode, lines, jobs)
     summary, detail = f"{Path(cmd[0]).name} {what}", f"`{render_command(cmd)}` {what}"
     # a lost guardian says nothing about the build: others may try
     return _fail(attempt, summary, detail, hint=hint, lines=lines, is_shared=end.why != "lost")

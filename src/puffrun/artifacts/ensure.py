@@ -18,6 +18,7 @@ from puffrun.artifacts.turn import Turn
 from puffrun.config import ArtifactSpec, RunConfig
 from puffrun.errors import ArtifactError, LockTimeoutError, PuffrunError
 from puffrun.outcome import ArtifactResult
+from puffrun.rundir import ENV_RUN_ID
 
 INTERRUPTED = 2  # SIGINT, for a caller that lets KeyboardInterrupt fly
 
@@ -70,7 +71,7 @@ def ensure_artifacts(  # noqa: PLR0913  # the whole context of a call that has e
         run_id=run_id,
         options=options,
         asked_at=options.asked_at or time.time_ns(),
-        build_env=env,
+        build_env={**env, ENV_RUN_ID: run_id},
         emit=_one_at_a_time(emit),
         stop=stop,
     )

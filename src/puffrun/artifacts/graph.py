@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from puffrun.artifacts.probes import PROBES
 from puffrun.config import ArtifactSpec
 from puffrun.errors import UsageError
+from puffrun.rundir import artifact_env_name
 
 ARTIFACT_REFERENCE = re.compile(r"\{artifact:([^{}]*)\}")
 
@@ -34,6 +35,7 @@ def select_artifacts(
     for spec in selected:
         _check_spec(spec)
     _check_destinations(specs)
+    _check_variables(specs)
     return selected
 
 
@@ -117,3 +119,16 @@ def _check_destinations(specs: Sequence[ArtifactSpec]) -> None:
                     f"artifacts `{owner}` and `{spec.name}` both write `{path}`",
                     hint="give one of them another name for it",
                 )
+
+
+def _check_variables(specs: Sequence[ArtifactSpec]) -> None:
+    """Refuse names whose environment variables are the same, such as `a-b` and `a_b`."""
+    owners: dict[str, str] = {}
+    for spec in specs:
+        variable = artifact_env_name(spec.name)
+        owner = owners.setdefault(variable, spec.name)
+        if owner != spec.name:
+            raise UsageError(
+                f"artifacts `{owner}` and `{spec.name}` are both ${variable} to the ranks",
+                hint="rename one of them",
+            )
