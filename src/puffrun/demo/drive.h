@@ -30,7 +30,7 @@
 #define DRIVE_TICK_S 0.1f
 #define DRIVE_TICKS_PER_STEP 2  // a decision lasts two ticks
 #define DRIVE_MAX_STEPS 160     // decisions until the time is over
-#define DRIVE_MAX_SPEED 16.0f
+#define DRIVE_MAX_SPEED 12.0f
 #define DRIVE_MAX_STEER 0.45f
 #define DRIVE_WHEELBASE 2.8f
 #define DRIVE_GRIP 9.0f         // largest lateral acceleration, m/s^2
@@ -59,6 +59,11 @@ static inline uint64_t drive_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
+}
+
+// Names a scenario: the episode'th of a world, of all the worlds that a seed stands for.
+static inline uint64_t drive_scenario(uint64_t seed, uint64_t world, uint64_t episode) {
+    return drive_mix(drive_mix(seed) + world) + episode;
 }
 
 static inline float drive_uniform(Drive *drive, float low, float high) {
@@ -193,7 +198,7 @@ static inline void drive_make_cars(Drive *drive) {
         // one car in each third of the loop, at least 25 m from the ego and 15 m from each other
         float third = (drive->length - 50) / DRIVE_CARS_PER_LANE;
         float offset = 25 + third * k + drive_uniform(drive, 0, third - 15);
-        float own_way = drive_uniform(drive, 4, 8), oncoming = drive_uniform(drive, 6, 11);
+        float own_way = drive_uniform(drive, 4, 7), oncoming = drive_uniform(drive, 6, 10);
         *car = (DriveCar){.d = drive_lane_d(at), .cruise = at < 2 ? own_way : oncoming};
         car->s = drive_wrap_s(drive, start + offset);
         car->speed = car->cruise;
@@ -282,9 +287,9 @@ static inline void drive_observe_lane(const Drive *drive, int lane, float *out) 
         if (gap >= 0 && gap < ahead) ahead = gap, ahead_speed = speed;
         if (gap < 0 && -gap < behind) behind = -gap, behind_speed = speed;
     }
-    out[0] = 1 - ahead / DRIVE_SIGHT; // 0: nobody in sight
+    out[0] = expf(-ahead / 20);  // fine where it matters: 1 beside the ego, 0 out of sight
     out[1] = ahead_speed / DRIVE_MAX_SPEED;
-    out[2] = 1 - behind / DRIVE_SIGHT;
+    out[2] = expf(-behind / 20);
     out[3] = behind_speed / DRIVE_MAX_SPEED;
 }
 
@@ -293,15 +298,15 @@ static inline void drive_observe(const Drive *drive, float *out) {
     static const float LOOK_AHEAD[4] = {2, 12, 25, 45};
     const DriveCar *ego = &drive->ego;
     float road_heading = drive_road_at(drive, ego->s)->heading;
-    *out++ = ego->d / DRIVE_ROAD_HALF;
-    *out++ = sinf(ego->heading - road_heading);
+    *out++ = ego->d / DRIVE_LANE_WIDTH;
+    *out++ = 2 * sinf(ego->heading - road_heading);
     *out++ = ego->speed / DRIVE_MAX_SPEED;
     *out++ = drive->steer / DRIVE_MAX_STEER;
     for (int i = 0; i < 4; i++)
         *out++ = 16 * drive_road_at(drive, ego->s + LOOK_AHEAD[i])->curvature;
     *out++ = drive->to_goal / 200;
     *out++ = drive_clamp(drive->to_goal / 40, 0, 1);
-    *out++ = (drive->goal_d - ego->d) / DRIVE_ROAD_HALF;
+    *out++ = (drive->goal_d - ego->d) / DRIVE_LANE_WIDTH;
     *out++ = (float)drive->steps / DRIVE_MAX_STEPS;
     for (int lane = 0; lane < DRIVE_LANES; lane++, out += 4) drive_observe_lane(drive, lane, out);
 }
@@ -326,15 +331,23 @@ static inline void drive_tick(Drive *drive, int action) {
     drive->status = drive_judge(drive);
 }
 
-// One decision. Returns the reward: 3 for the whole way, and 1 or -1 for how it ended.
+// How far the ego is from the middle of its lane: 0 there, 1 on a line.
+static inline float drive_off_lane(const Drive *drive) {
+    float lane = (drive->ego.d + DRIVE_ROAD_HALF) / DRIVE_LANE_WIDTH;
+    return fabsf(lane - floorf(lane) - 0.5f) * 2;
+}
+
+// One decision. Returns the reward: 3 for the whole way, 2 for the goal, -1 for any other end, and
+// small fines for haste at the wheel, for driving between lanes and on the wrong side.
 static inline float drive_step(Drive *drive, int action) {
     float before = drive->to_goal, steer = drive->steer;
     drive->steps++;
     for (int i = 0; i < DRIVE_TICKS_PER_STEP; i++) drive_tick(drive, action);
-    float reward = 3 * (before - drive->to_goal) / drive->goal_distance - 0.01f;
-    reward -= 0.02f * fabsf(drive->steer - steer);           // a steady hand
-    reward -= drive->ego.d > 0 ? 0.01f : 0;                  // keep to the right
-    if (drive->status == DRIVE_GOAL) return reward + 1;
+    float reward = 4 * (before - drive->to_goal) / drive->goal_distance - 0.02f;
+    reward -= 0.02f * fabsf(drive->steer - steer);
+    reward -= 0.03f * drive_off_lane(drive);
+    reward -= drive->ego.d > 0 ? 0.03f : 0;
+    if (drive->status == DRIVE_GOAL) return reward + 3;
     return drive->status == DRIVE_RUNNING ? reward : reward - 1;
 }
 

@@ -16,8 +16,7 @@ int drive_envs_observations(void) { return DRIVE_OBSERVATIONS; }
 int drive_envs_actions(void) { return DRIVE_ACTIONS; }
 
 static void begin_episode(DriveEnvs *envs, int i) {
-    uint64_t world = drive_mix(envs->seed) + (uint64_t)i;
-    drive_start(&envs->worlds[i], drive_mix(world) + envs->episodes[i]++);
+    drive_start(&envs->worlds[i], drive_scenario(envs->seed, (uint64_t)i, envs->episodes[i]++));
 }
 
 void drive_envs_close(DriveEnvs *envs) {

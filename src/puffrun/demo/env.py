@@ -37,6 +37,8 @@ class DriveEnvs:
         actions = actions.to("cpu", torch.int64).contiguous()
         if actions.shape != self._endings.shape:
             raise ValueError(f"expected {self._endings.numel()} actions, got {actions.numel()}")
+        if not ((actions >= 0) & (actions < ACTIONS)).all():
+            raise ValueError(f"an action is not within 0 and {ACTIONS - 1}")
         self._library.drive_envs_step(
             self._envs,
             actions.data_ptr(),

@@ -14,19 +14,23 @@ class Policy(nn.Module):
 
     def __init__(self, observations: int, actions: int, hidden: int = 64) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(observations, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
-        )
-        self.actor = nn.Linear(hidden, actions)
-        self.critic = nn.Linear(hidden, 1)
-        for module, gain in [(self.body[0], 1.4), (self.body[2], 1.4), (self.actor, 0.01)]:
-            nn.init.orthogonal_(module.weight, gain)
-            nn.init.zeros_(module.bias)
+        self.first = make_layer(observations, hidden, gain=1.4)
+        self.second = make_layer(hidden, hidden, gain=1.4)
+        self.actor = make_layer(hidden, actions, gain=0.01)  # begin with all actions alike
+        self.critic = make_layer(hidden, 1, gain=1.0)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Map (batch, observations) to logits (batch, actions) and values (batch,)."""
-        features = self.body(observations)
+        features = self.second(self.first(observations).tanh()).tanh()
         return self.actor(features), self.critic(features).squeeze(-1)
+
+
+def make_layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    """Make a layer with orthogonal weights, which PPO likes."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def export_policy(policy: Policy, path: Path) -> None:
@@ -36,11 +40,11 @@ def export_policy(policy: Policy, path: Path) -> None:
     outputs x inputs float32 weights (one output's after the other), outputs float32 biases.
     Tanh stands between two layers, nothing after the last.
     """
-    layers = [policy.body[0], policy.body[2], policy.actor]
+    layers = [policy.first, policy.second, policy.actor]
     with path.open("wb") as file:
         file.write(MAGIC + struct.pack("<I", len(layers)))
         for layer in layers:
-            file.write(struct.pack("<II", *layer.weight.shape))
+            file.write(struct.pack("<II", layer.out_features, layer.in_features))
             file.write(to_bytes(layer.weight))
             file.write(to_bytes(layer.bias))
 

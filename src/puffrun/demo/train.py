@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from torch.nn.parallel import DistributedDataParallel
 
 from puffrun.demo.checkpoint import find_newest_checkpoint, load_checkpoint, save_checkpoint
@@ -28,31 +27,45 @@ GAMMA = 0.985
 LAMBDA = 0.95
 CLIP = 0.2
 VALUE_WEIGHT = 0.5
+REWARD_SCALE = 0.25  # keeps values near 1, so that the critic does not drown the actor
 MAX_GRADIENT_NORM = 0.5
 EVAL_SEED = 2**60  # far above any training seed: these scenarios are never trained on
 
 
 def parse_args() -> argparse.Namespace:
-    """Read the options; PUFFRUN_SMOKE=1 and PUFFRUN_MAX_STEPS=N cut the run short."""
+    """Read the options; PUFFRUN_SMOKE=1 and PUFFRUN_MAX_STEPS=N (updates) cut the run short."""
     parser = argparse.ArgumentParser(prog="puffrun.demo.train", description="Learn to drive.")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--updates", type=int, default=60, help="updates of the policy")
-    parser.add_argument("--envs", type=int, default=512, help="worlds of each rank")
-    parser.add_argument("--horizon", type=int, default=64, help="decisions per world and update")
-    parser.add_argument("--epochs", type=int, default=4, help="passes over the data of an update")
-    parser.add_argument("--minibatches", type=int, default=8, help="steps of Adam per epoch")
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--entropy", type=float, default=0.01, help="weight of exploring")
+    parser.add_argument("--updates", type=positive, default=100, help="updates of the policy")
+    parser.add_argument("--envs", type=positive, default=512, help="worlds of each rank")
+    parser.add_argument("--horizon", type=positive, default=32, help="decisions in each update")
+    parser.add_argument("--epochs", type=positive, default=3, help="passes over an update's data")
+    parser.add_argument("--minibatches", type=positive, default=8, help="steps of Adam per epoch")
+    parser.add_argument("--learning-rate", type=float, default=2.5e-3)
+    parser.add_argument("--entropy", type=float, default=0.003, help="weight of exploring")
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    parser.add_argument("--checkpoint-every", type=int, default=10, metavar="UPDATES")
+    parser.add_argument("--checkpoint-every", type=positive, default=20, metavar="UPDATES")
     parser.add_argument("--resume", nargs="?", const="newest", metavar="PATH")
-    parser.add_argument("--eval-episodes", type=int, default=1024)
+    parser.add_argument("--eval-episodes", type=positive, default=1024)
+    parser.add_argument("--roads", type=positive, default=3, help="how many the picture shows")
     parser.add_argument("--require-goal-rate", type=float, metavar="PERCENT", help="else exit 1")
     args = parser.parse_args()
+    if args.resume not in (None, "newest") and not Path(args.resume).is_file():
+        parser.error(f"--resume: there is no checkpoint {args.resume}")
     if os.environ.get("PUFFRUN_SMOKE") == "1":
-        args.updates, args.envs, args.eval_episodes = min(args.updates, 2), 64, 64
-    args.updates = min(args.updates, int(os.environ.get("PUFFRUN_MAX_STEPS", args.updates)))
+        args.updates, args.envs, args.eval_episodes, args.roads = min(args.updates, 2), 64, 64, 1
+    limit = os.environ.get("PUFFRUN_MAX_STEPS", "")
+    if limit.isdecimal():
+        args.updates = min(args.updates, max(1, int(limit)))
     return args
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def find_artifact(name: str, file: str) -> Path:
@@ -84,7 +97,7 @@ def join_ranks() -> Ranks:
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:  # a single process, without any launcher
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, init_method="tcp://localhost:0", rank=0, world_size=1)
     return Ranks(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -119,11 +132,11 @@ def collect(policy: Policy, envs: DriveEnvs, args: argparse.Namespace) -> tuple[
     for t in range(args.horizon):
         observations[t] = envs.observations
         logits, values[t] = policy(observations[t])
-        choice = Categorical(logits=logits, validate_args=False)
-        actions[t] = choice.sample()
-        log_probs[t] = choice.log_prob(actions[t])
+        chances = logits.log_softmax(-1)
+        actions[t] = chances.exp().multinomial(1).squeeze(-1)
+        log_probs[t] = pick(chances, actions[t])
         reward, endings = envs.step(actions[t])
-        rewards[t] = reward
+        rewards[t] = reward * REWARD_SCALE
         going[t] = endings == 0
         counts[:-1] += endings.bincount(minlength=len(ENDINGS) + 1)[1:]
         counts[-1] += reward.sum()
@@ -150,12 +163,19 @@ def estimate_advantages(rewards: Tensor, values: Tensor, going: Tensor, last: Te
 def ppo_loss(model: nn.Module, batch: Batch, entropy_weight: float) -> Tensor:
     """Compute the clipped objective of PPO (Schulman et al. 2017) with value and entropy terms."""
     logits, values = model(batch.observations)
-    choice = Categorical(logits=logits, validate_args=False)
-    ratio = (choice.log_prob(batch.actions) - batch.log_probs).exp()
+    chances = logits.log_softmax(-1)
+    entropy = -(chances.exp() * chances).sum(-1).mean()
+    ratio = (pick(chances, batch.actions) - batch.log_probs).exp()
     advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
     gain = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages).mean()
     value_loss = (values - batch.returns).square().mean()
-    return VALUE_WEIGHT * value_loss - gain - entropy_weight * choice.entropy().mean()
+    loss: Tensor = VALUE_WEIGHT * value_loss - gain - entropy_weight * entropy
+    return loss
+
+
+def pick(chances: Tensor, actions: Tensor) -> Tensor:
+    """Pick from each row of (batch, actions) the entry of the action taken."""
+    return chances.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def learn(
@@ -175,7 +195,7 @@ def learn(
 
 @torch.no_grad()
 def evaluate(policy: Policy, library_path: Path, episodes: int, ranks: Ranks) -> Tensor:
-    """Drive this rank's share of `episodes` unseen scenarios; count their endings over all ranks."""
+    """Drive this rank's share of the unseen scenarios; count how they ended on all ranks."""
     share = max(1, episodes // ranks.size)
     envs = DriveEnvs(library_path, share, EVAL_SEED + ranks.rank)
     first_endings = torch.zeros(share, dtype=torch.int64)
@@ -279,7 +299,8 @@ def show(policy: Policy, visualize_path: Path, args: argparse.Namespace) -> None
     export_policy(policy, weights_path)
     digest = hashlib.sha256(weights_path.read_bytes()).hexdigest()
     print(f"weights {weights_path}  sha256 {digest[:16]}", flush=True)
-    subprocess.run([visualize_path, weights_path, picture_path], check=True)
+    roads = [str(args.seed), str(args.roads)]
+    subprocess.run([visualize_path, weights_path, picture_path, *roads], check=True)
     print(f"picture {picture_path}", flush=True)
 
 
