@@ -143,6 +143,13 @@ CASES = {
     "success-with-leftovers-ended": make(
         "success", 0, None, of=1, others="ok", cleaned=(Process(7, "sleep", 0),)
     ),
+    "success-after-a-restart": make(
+        "success",
+        0,
+        None,
+        others="ok",
+        attempts=({"summary": "exited 7", "cause": {"rank": 2}}, {"summary": "success"}),
+    ),
     "exception": EXCEPTION,
     "exception-from-its-text": make(
         "failed",
@@ -269,7 +276,7 @@ CASES = {
         "failed",
         7,
         failed("exit", code=7),
-        attempts=tuple({"summary": f"rank {n} exited 7 after 3 s"} for n in (0, 3, 1)),
+        attempts=tuple({"summary": "exited 7", "cause": {"rank": rank}} for rank in (0, 3, 1)),
     ),
     "node": make("failed", 1, dataclasses.replace(failed("exception", "E: x"), rank=9, node=1)),
 }

@@ -9,7 +9,7 @@ from typing import Literal
 
 from puffrun.console import evidence
 from puffrun.console.facts import RunFacts
-from puffrun.console.footer import render_footer
+from puffrun.console.footer import render_attempts, render_footer
 from puffrun.console.frames import find_frames, pick_user_frames, render_frames
 from puffrun.console.headline import render_headline
 from puffrun.console.paint import Paint
@@ -99,8 +99,9 @@ def _render_success(outcome: Outcome, facts: RunFacts, width: int, paint: Paint)
         ranks,
         f"logs {facts.path(facts.run_dir)}",
     )
-    cleaned = evidence.render_cleaned(outcome.cleaned, width - len(_START))
-    return [paint.dim(_START.rstrip()) + "  " + line for line in ("  ".join(parts), *cleaned)]
+    room = width - len(_START)
+    more = (*render_attempts(outcome, room), *evidence.render_cleaned(outcome.cleaned, room))
+    return [paint.dim(_START.rstrip()) + "  " + line for line in ("  ".join(parts), *more)]
 
 
 def _fit_headline(outcome: Outcome, facts: RunFacts, width: int) -> tuple[list[str], Block]:

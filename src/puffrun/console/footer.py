@@ -1,6 +1,8 @@
 """The end of a card: how long it ran, where to look, and what to type next."""
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 from puffrun.console.facts import RunFacts
 from puffrun.console.text import clean_line, render_count, render_duration, shorten
@@ -14,21 +16,28 @@ _ATTEMPTS_SHOWN = 3
 def render_footer(outcome: Outcome, facts: RunFacts, width: int) -> list[str]:
     """Return the last lines. Commands and paths are never cut, so that they can be copied."""
     return [
-        *_render_attempts(outcome, width),
+        *render_attempts(outcome, width),
         *_flow(_render_length(outcome, facts), width),
         *_flow(_render_places(outcome, facts), width),
         *_render_commands(outcome, facts),
     ]
 
 
-def _render_attempts(outcome: Outcome, width: int) -> list[str]:
+def render_attempts(outcome: Outcome, width: int) -> list[str]:
     """Tell the attempts before the last one, in a line."""
-    earlier = [str(attempt.get("summary", "failed")) for attempt in outcome.attempts][:-1]
+    earlier = [_render_attempt(attempt) for attempt in outcome.attempts][:-1]
     if not earlier:
         return []
     shown = "; ".join(earlier[-_ATTEMPTS_SHOWN:])
     line = f"restarted {render_count(len(earlier), 'time')} before: {shown}"
     return [shorten(clean_line(line), width)]
+
+
+def _render_attempt(attempt: Mapping[str, Any]) -> str:
+    summary = str(attempt.get("summary") or "failed").partition("\n")[0]
+    cause = attempt.get("cause")
+    rank = cause.get("rank") if isinstance(cause, dict) else None
+    return summary if rank is None or summary.startswith("rank ") else f"rank {rank}: {summary}"
 
 
 def _render_length(outcome: Outcome, facts: RunFacts) -> list[str]:
