@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -183,3 +184,24 @@ def test_torch_is_never_imported(root: Path, tmp_path: Path):
     (root / "puffrun.toml").write_text(toml + 'probe = ["torch", "python-abi"]\n')
     run = build(root, env={"PYTHONPATH": str(blocker)})
     assert (run.wait(), "was imported" in run.stderr) == (0, False)
+
+
+def test_every_command_of_the_document_works_on_its_own_example(tmp_path: Path):
+    document = (Path(__file__).parents[2] / "docs" / "artifacts.md").read_text()
+    toml, commands = re.findall(r"```(?:toml|sh)\n(.*?)```", document, re.DOTALL)
+    (tmp_path / "puffrun.toml").write_text(toml)
+    (tmp_path / "visualize.c").write_text("int main(void) { return 0; }\n")
+    lines = [line.partition("#")[0].split() for line in commands.splitlines()]
+    assert len(lines) > 5
+    for words in lines:
+        assert words[:2] == ["puffrun", "build-artifacts"]
+        run = build(tmp_path, *words[2:])
+        assert run.wait() == 0, (words, run.stderr)
+
+
+def test_looking_at_a_fresh_artifact_imports_neither_filelock_nor_torch(root: Path):
+    build(root)
+    run = build(root, "--check", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    imported = {line.rsplit("|", 1)[-1].strip() for line in run.stderr.splitlines()}
+    assert "puffrun.artifacts" in imported
+    assert not {"filelock", "torch", "rich"} & imported
