@@ -13,7 +13,6 @@ from puffrun.config.table import Table, as_seconds
 from puffrun.config.values import LaunchOptions
 from puffrun.errors import UsageError
 
-
 MAX_COUNT = 4096  # of ranks on a node, and of nodes; a slip of the finger is no fork bomb
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from puffrun.errors import UsageError
 
-
 MAX_SECONDS = 1e9  # 31 years; above, waits overflow
 
 # bool before int: it is one
