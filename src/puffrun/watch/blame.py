@@ -31,6 +31,9 @@ def looks_like_victim(view: RankView) -> bool:
     """Whether a failed rank only says that another one went away."""
     if view.error is not None:
         return bool(VICTIM_PATTERNS.search(f"{view.error.type}: {view.error.message}"))
+    if view.returncode == -signal.SIGABRT:  # NCCL's watchdog aborts the ranks that wait
+        text = "\n".join(view.log_tail)
+        return bool(VICTIM_PATTERNS.search(text)) and not MISMATCH_PATTERN.search(text)
     if view.returncode is None or view.returncode < 0:
         return False
     return bool(VICTIM_PATTERNS.search("\n".join(view.log_tail[-15:])))
