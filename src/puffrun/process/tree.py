@@ -77,9 +77,9 @@ def find_descendants(roots: Iterable[int], stats: Mapping[int, ProcStat]) -> lis
 
 
 def send_signal(target: ProcStat, signum: int) -> bool:
-    """Signal exactly this process; False when it is gone, or its pid now belongs to another.
+    """Signal exactly this process; False when it is gone, its pid another's, or it may not be.
 
-    A pidfd is opened first and the start time compared after, so the pid cannot change hands
+    The last is a process of another user, such as one that a rank started with sudo. A pidfd is opened first and the start time compared after, so the pid cannot change hands
     in between.
     """
     try:
@@ -91,7 +91,7 @@ def send_signal(target: ProcStat, signum: int) -> bool:
         if now is None or now.started != target.started or not now.alive:
             return False
         signal.pidfd_send_signal(pidfd, signum)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(pidfd)
