@@ -79,8 +79,8 @@ def find_descendants(roots: Iterable[int], stats: Mapping[int, ProcStat]) -> lis
 def send_signal(target: ProcStat, signum: int) -> bool:
     """Signal exactly this process; False when it is gone, its pid another's, or it may not be.
 
-    The last is a process of another user, such as one that a rank started with sudo. A pidfd is opened first and the start time compared after, so the pid cannot change hands
-    in between.
+    The last is a process of another user, such as one that a rank started with sudo. A pidfd is
+    opened first and the start time compared after: the pid cannot change hands in between.
     """
     try:
         pidfd = os.pidfd_open(target.pid)
