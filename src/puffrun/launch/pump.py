@@ -10,6 +10,7 @@ import os
 import select
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,8 @@ CHUNK = 1 << 16
 CONSOLE_CHUNK = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
 MAX_BACKLOG = 1 << 18  # more than this unwritten on the console and the ranks have to wait
 MAX_LINE = 1 << 20  # a longer line is shown in parts
-LAST_WORDS_S = 5.0  # how long the console may take for the rest once the run has ended
+LAST_WORDS_S = 5.0  # how long the console may take nothing of the rest once the run has ended
+LAST_WORDS_LIMIT_S = 30.0  # how long it may take for all of it
 SYNC_S = 2.0
 
 
@@ -75,6 +77,10 @@ class Console:
             return
         del self.backlog[:written]
 
+    def close(self) -> None:
+        """Close the description that is our own."""
+        os.close(self.fd)
+
 
 def _reopen(fd: int) -> int:
     """Get a description of our own: O_NONBLOCK on the shared one would leak to other processes."""
@@ -108,6 +114,7 @@ class Pump:
     on_trouble: Callable[[str], None]
     _sources: dict[int, _Source] = field(default_factory=dict)
     _consoles: dict[int, Console] = field(default_factory=dict)
+    _logs: dict[Path, BinaryIO] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open the logs and the consoles."""
@@ -118,13 +125,11 @@ class Pump:
         self._sync_done = 0
         self._done = False
         self._shown_any = False
-        logs: dict[Path, BinaryIO] = {}
         for channel in self.channels:
             os.set_blocking(channel.source_fd, False)
-            log = logs.setdefault(channel.log_path, _open_log(channel.log_path))
             self._sources[channel.source_fd] = _Source(
                 channel,
-                log,
+                self._open_log(channel.log_path),
                 self._console(channel.console_fd),
                 LineSplitter(channel.prefix) if channel.prefix else None,
             )
@@ -134,6 +139,8 @@ class Pump:
     def sync(self) -> None:
         """Wait until what the ranks have written by now is in their logs (bounded)."""
         with self._synced:
+            if self._done:
+                return
             self._sync_asked += 1
             goal = self._sync_asked
             os.write(self._wake_write, b"s")
@@ -142,8 +149,16 @@ class Pump:
     def finish(self) -> None:
         """Read to the end of every stream, then give the console a moment for the rest."""
         self._ending.set()
-        os.write(self._wake_write, b"e")
-        self._thread.join(2 * LAST_WORDS_S)
+        with self._synced:
+            if not self._done:
+                os.write(self._wake_write, b"e")
+        self._thread.join(LAST_WORDS_S + LAST_WORDS_LIMIT_S)
+
+    def _open_log(self, path: Path) -> BinaryIO:
+        if path not in self._logs:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._logs[path] = os.fdopen(fd, "wb", buffering=0)
+        return self._logs[path]
 
     def _console(self, fd: int | None) -> Console | None:
         if fd is None:
@@ -153,15 +168,33 @@ class Pump:
         return self._consoles[fd]
 
     def _run(self) -> None:
-        while self._sources and not (self._ending.is_set() and not self._poll_once(0)):
-            self._poll_once(None)
+        while self._sources:
+            if not self._ending.is_set():
+                self._poll_once(None)
+            elif not self._poll_once(0):
+                break  # nothing more can come: whoever still holds an end is not of this run
         self._flush_lines()
+        self._say_last_words()
         with self._synced:
             self._done = True
             self._synced.notify_all()
-        for _ in range(int(LAST_WORDS_S * 10)):
-            if not any(console.backlog for console in self._consoles.values()):
-                break
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+        for log in self._logs.values():
+            log.close()
+        for console in self._consoles.values():
+            console.close()
+
+    def _say_last_words(self) -> None:
+        """Give the console time for what it has not taken, as long as it takes anything."""
+        limit_s = time.monotonic() + LAST_WORDS_LIMIT_S
+        patience_s, before = 0.0, -1
+        while left := sum(len(console.backlog) for console in self._consoles.values()):
+            now = time.monotonic()
+            if left != before:
+                patience_s, before = now + LAST_WORDS_S, left
+            if now >= min(patience_s, limit_s):
+                return
             self._poll_once(100)
 
     def _poll_once(self, timeout_ms: int | None) -> bool:
@@ -169,7 +202,7 @@ class Pump:
         ready = self._wait(timeout_ms)
         moved = False
         for fd in [fd for fd in self._sources if fd in ready]:
-            moved |= self._read_source(fd)
+            moved |= self._read_source(fd) > 0
         for console in self._consoles.values():
             if console.fd in ready and console.backlog:
                 console.write_some()
@@ -196,26 +229,29 @@ class Pump:
             return True
         return len(source.console.backlog) < MAX_BACKLOG
 
-    def _read_source(self, fd: int) -> bool:
+    def _read_source(self, fd: int) -> int:
+        """Read once; how many bytes there were."""
         source = self._sources[fd]
         try:
             data = os.read(fd, CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         except OSError as error:
             if error.errno != errno.EIO:  # how a pseudo-terminal says end-of-file
                 raise
             data = b""
         if not data:
             self._close_source(fd)
-            return False
+            return 0
         self._log(source, data)
         self._show(source, data if source.splitter is None else source.splitter.feed(data))
-        return True
+        return len(data)
 
     def _log(self, source: _Source, data: bytes) -> None:
+        rest = memoryview(data)
         try:
-            source.log.write(data)
+            while rest:  # the write that fills a disk takes a part only
+                rest = rest[source.log.write(rest) :]
         except OSError as error:
             if not source.log_failed:
                 source.log_failed = True
@@ -244,18 +280,10 @@ class Pump:
             if self._sync_done == self._sync_asked:
                 return
             goal = self._sync_asked
-        poller = select.poll()
-        for fd in self._sources:
-            poller.register(fd, select.POLLIN)
-        for fd, events in poller.poll(0):
-            if events & select.POLLIN and fd in self._sources:
-                while self._read_source(fd):
-                    pass
+        for fd in list(self._sources):
+            rest = CHUNK  # more than a pipe holds; a rank that floods would never let us go
+            while rest > 0 and fd in self._sources and (count := self._read_source(fd)):
+                rest -= count
         with self._synced:
             self._sync_done = goal
             self._synced.notify_all()
-
-
-def _open_log(path: Path) -> BinaryIO:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    return os.fdopen(fd, "wb", buffering=0)
