@@ -198,7 +198,7 @@ static inline void drive_make_cars(Drive *drive) {
         // one car in each third of the loop, at least 25 m from the ego and 15 m from each other
         float third = (drive->length - 50) / DRIVE_CARS_PER_LANE;
         float offset = 25 + third * k + drive_uniform(drive, 0, third - 15);
-        float own_way = drive_uniform(drive, 4, 7), oncoming = drive_uniform(drive, 6, 10);
+        float own_way = drive_uniform(drive, 6, 9), oncoming = drive_uniform(drive, 7, 11);
         *car = (DriveCar){.d = drive_lane_d(at), .cruise = at < 2 ? own_way : oncoming};
         car->s = drive_wrap_s(drive, start + offset);
         car->speed = car->cruise;
@@ -237,7 +237,7 @@ static inline void drive_move_cars(Drive *drive) {
 // A bicycle model whose grip is limited: what is too fast for a bend goes wide.
 static inline void drive_move_ego(Drive *drive, int action) {
     static const float STEER[5] = {-1.0f, -0.3f, 0.0f, 0.3f, 1.0f};
-    static const float THROTTLE[3] = {-7.0f, 0.0f, 3.0f};
+    static const float THROTTLE[3] = {-5.0f, 0.0f, 4.0f};
     DriveCar *ego = &drive->ego;
     float target = STEER[action % 5] * DRIVE_MAX_STEER;
     drive->steer += drive_clamp(target - drive->steer, -0.2f, 0.2f);
