@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint bench clean
+.PHONY: help train test lint bench soak clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -28,6 +28,9 @@ lint: $(READY) ## check style, types and layers
 
 bench: $(READY) ## measure start-up, build contention and the warm check; JSON in bench-results/
 	$(BIN)/python tests/bench $(ARGS)
+
+soak: $(READY) ## throw random faults at runs; ARGS='--faults 300 --seed 7'
+	$(BIN)/python tests/soak.py $(ARGS)
 
 clean: ## remove everything that the targets made, .venv and the runs as well
 	@chmod -R u+w .puffrun 2>/dev/null || true  # artifacts are read-only

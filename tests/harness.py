@@ -80,19 +80,30 @@ class Run:
         )
 
     def guardian_pid(self) -> int:
-        return wait_for(lambda: self._child_of(self.popen.pid), "the guardian")
+        return wait_for(lambda: self._child_of(self.popen.pid, b"guardian.py"), "the guardian")
 
     def agent_pid(self) -> int:
-        return wait_for(lambda: self._child_of(self.guardian_pid()), "the agent")
+        return wait_for(
+            lambda: self._child_of(self.guardian_pid(), b"puffrun.agent"), "the agent"
+        )
 
-    def _child_of(self, pid: int) -> int | None:
-        return next((s.pid for s in read_stats().values() if s.ppid == pid and s.alive), None)
+    def _child_of(self, pid: int, word: bytes) -> int | None:
+        """The child of `pid` with this word in its command line."""
+        children = [s.pid for s in read_stats().values() if s.ppid == pid and s.alive]
+        return next((child for child in children if word in _command_line(child)), None)
 
     def _is_ours(self, pid: int) -> bool:
         try:
             return self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             return False
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def wait_for(find, what: str, timeout_s: float = HANG_LIMIT_S):

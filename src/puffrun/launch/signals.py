@@ -69,7 +69,8 @@ class SignalInbox:
             yield
         finally:
             for signum, old in previous.items():
-                signal.signal(signum, old)
+                if signal.getsignal(signum) is handler:
+                    signal.signal(signum, old)
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -79,10 +80,16 @@ class SignalInbox:
 
 @contextmanager
 def catch_signals() -> Iterator[SignalInbox]:
-    """Deliver the signals that end a run, and those meant for the ranks, to an inbox."""
+    """Deliver the signals that end a run, and those meant for the ranks, to an inbox.
+
+    Afterwards they are ignored: the run is over and its exit code is decided, so that one more
+    Ctrl-C while the launcher leaves must not turn it into another.
+    """
     inbox = SignalInbox()
     try:
         with inbox.catching((*ENDING, *PASSED_ON)):
             yield inbox
+            for signum in (*ENDING, *PASSED_ON):
+                signal.signal(signum, signal.SIG_IGN)
     finally:
         inbox.close()
