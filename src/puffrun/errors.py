@@ -64,3 +64,16 @@ class StoppedError(PuffrunError):
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by signal {signum}")
         self.signum = signum
+
+
+class DisagreementError(PuffrunError):
+    """The ranks must not go on together; raised by every rank with the same text.
+
+    `errors` are the exceptions that ranks contributed (`puffrun.rank.verdict.RankError`).
+    """
+
+    exit_code = ExitCode.DISAGREED
+
+    def __init__(self, message: str, errors: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.errors = errors

@@ -49,7 +49,12 @@ class RunDir:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
-            for directory in (run_dir.logs_dir, run_dir.errors_dir, run_dir.stacks_dir):
+            for directory in (
+                run_dir.logs_dir,
+                run_dir.errors_dir,
+                run_dir.stacks_dir,
+                run_dir.ranks_dir,
+            ):
                 directory.mkdir(mode=0o700)
         except OSError as error:
             raise _unusable(path, error.strerror or str(error)) from None
@@ -97,9 +102,23 @@ class RunDir:
         return self.path / "stacks"
 
     @property
+    def ranks_dir(self) -> Path:
+        """What each rank leaves for whoever asks what it does: socket, journal, crash stack."""
+        return self.path / "ranks"
+
+    @property
     def wake_path(self) -> Path:
         """A FIFO that ranks write a line to, to wake the launcher."""
         return self.path / "wake"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """What the last whole checkpoint is, written by `puffrun.checkpoint`."""
+        return self.path / "checkpoint.json"
+
+    def heartbeat_path(self, rank: int) -> Path:
+        """The heartbeat of a rank; its layout is in `puffrun.heartbeat`."""
+        return self.ranks_dir / f"rank-{rank}.beat"
 
     def log_path(self, rank: int) -> Path:
         """The whole output of a rank, byte-exact."""
@@ -112,6 +131,18 @@ class RunDir:
     def stack_path(self, rank: int) -> Path:
         """The stacks of a rank."""
         return self.stacks_dir / f"rank-{rank}.txt"
+
+    def socket_path(self, rank: int) -> Path:
+        """The unix socket on which a rank answers what it does (`rank/server.py`)."""
+        return self.ranks_dir / f"rank-{rank}.sock"
+
+    def journal_path(self, rank: int) -> Path:
+        """A rank's journal, JSON lines: whether it answers, and the members of its groups."""
+        return self.ranks_dir / f"rank-{rank}.jsonl"
+
+    def crash_path(self, rank: int) -> Path:
+        """The Python stack of a rank that died of a fault in native code; else empty."""
+        return self.ranks_dir / f"rank-{rank}.crash"
 
 
 def runs_dir(state_dir: Path) -> Path:
