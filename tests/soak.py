@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,13 +88,16 @@ def kill_rank(rank: int, signum: int) -> Callable[[Run, random.Random], None]:
     return act
 
 
-def draw(number: int, seed: int) -> tuple[Draw, random.Random]:
+KINDS = ("matrix", "matrix", "rank", "signal", "launcher", "guardian", "agent")
+
+
+def draw(number: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Draw, random.Random]:
     """Draw fault `number` of a seed."""
     rng = random.Random(f"{seed}/{number}")
     ranks = rng.choice((1, 2, 2, 4))
     program = rng.choice(("stay.py", "stay.py children", "stay.py ignore-sigterm"))
     quick = ("--grace", "1")
-    kind = rng.choice(("matrix", "matrix", "rank", "signal", "launcher", "guardian", "agent"))
+    kind = rng.choice(kinds)
     if kind == "matrix":
         fault = rng.choice([f for f in FAULTS if f.do is None])
 
@@ -127,9 +130,9 @@ def draw(number: int, seed: int) -> tuple[Draw, random.Random]:
     ), rng
 
 
-def play(number: int, seed: int) -> str | None:
+def play(number: int, seed: int, kinds: Sequence[str]) -> str | None:
     """Play one fault; return what was wrong, or None."""
-    drawn, rng = draw(number, seed)
+    drawn, rng = draw(number, seed, kinds)
     with tempfile.TemporaryDirectory() as directory:
         name, *args = drawn.program.split()
         options = ("--cpus", str(drawn.ranks), *drawn.options)
@@ -168,12 +171,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, help="replay just this number of the seed")
+    parser.add_argument("--kinds", help=f"draw only from these, e.g. launcher,guardian,agent ({','.join(KINDS[1:])})")
     options = parser.parse_args()
+    kinds = tuple(options.kinds.split(",")) if options.kinds else KINDS
     numbers = range(options.faults) if options.only is None else [options.only]
     print(f"soak: {len(numbers)} faults, seed {options.seed}", flush=True)
     wrong = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done, problem in enumerate(pool.map(lambda n: play(n, options.seed), numbers), 1):
+        for done, problem in enumerate(pool.map(lambda n: play(n, options.seed, kinds), numbers), 1):
             if problem:
                 wrong.append(problem)
                 print(problem, flush=True)
