@@ -10,12 +10,13 @@ from typing import Any
 
 from puffrun import diagnose
 from puffrun.launch.events import EventLog
+from puffrun.launch.keyboard import start_keyboard
 from puffrun.launch.listener import LaunchListener
 from puffrun.launch.pump import Pump
 from puffrun.launch.sampler import Sampler
 from puffrun.launch.session import Session
 from puffrun.launch.signals import SignalInbox
-from puffrun.launch.streams import STDOUT, copy_window_size
+from puffrun.launch.streams import STDIN, STDOUT, copy_window_size
 from puffrun.outcome import ErrorRecord, Frame
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat, find_stat, send_signal
@@ -70,6 +71,7 @@ class Attempt:
             on_output=self.listener.output_started,
             on_trouble=self.listener.note,
         )
+        self._keyboard = start_keyboard(STDIN, self.session.streams.keyboard_fd)
         rules = Rules(
             world_size=self.plan.world_size,
             exit_timeout_s=self.plan.exit_timeout_s,
@@ -94,6 +96,7 @@ class Attempt:
                 if self.session.agent_gone and self.session.link.fileno() in selector.get_map():
                     selector.unregister(self.session.link)
                 self._look()
+        self._keyboard.stop()
         self.pump.finish()
         self.session.link.close()
 

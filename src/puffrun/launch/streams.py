@@ -43,6 +43,14 @@ class RankStreams:
             os.close(fd)
 
     @property
+    def keyboard_fd(self) -> int | None:
+        """The master that takes what is typed for rank 0; None when nothing is to be typed."""
+        first = next((channel for channel in self.channels if channel.rank == 0), None)
+        if first is None or not first.is_tty or not _is_tty(STDIN):
+            return None
+        return first.source_fd
+
+    @property
     def tty_fds(self) -> tuple[int, ...]:
         """The masters of the ranks' pseudo-terminals, whose size follows the real one."""
         return tuple(channel.source_fd for channel in self.channels if channel.is_tty)
@@ -62,22 +70,27 @@ def open_streams(
     channels: list[Channel] = []
     stdio: list[tuple[int, int, int]] = []
     for rank, log_path in zip(ranks, log_paths, strict=True):
-        stdin = _open_stdin(rank)
         if rank not in visible:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            stdio.append((stdin, log, log))
+            stdio.append((_open_stdin(rank), log, log))
             continue
         prefix = b"" if len(visible) == 1 else f"rank {rank} | ".encode()
         opened, out, err = _open_shown(rank, log_path, prefix)
         channels += opened
-        stdio.append((stdin, out, err))
+        stdio.append((_open_stdin(rank, terminal=out if opened[0].is_tty else None), out, err))
     return RankStreams(tuple(channels), tuple(stdio))
 
 
-def _open_stdin(rank: int) -> int:
-    """Give rank 0 the launcher's stdin, unless that is a terminal it could not read anyway."""
+def _open_stdin(rank: int, terminal: int | None = None) -> int:
+    """Give rank 0, and no other, the launcher's stdin.
+
+    A terminal cannot be shared with another session, so there it is the rank's own
+    pseudo-terminal, which the `Keyboard` types into.
+    """
     if rank == 0 and not _is_tty(STDIN):
         return os.dup(STDIN)
+    if rank == 0 and terminal is not None:
+        return os.dup(terminal)
     return os.open(os.devnull, os.O_RDONLY)
 
 
