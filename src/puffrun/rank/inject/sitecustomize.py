@@ -8,6 +8,7 @@ it does not run, and the launcher goes by exit codes and logs alone.
 
 import os
 import sys
+from types import ModuleType
 
 
 def _leave_no_trace() -> None:
@@ -28,18 +29,38 @@ def _is_rank() -> bool:
 
 
 def _start() -> None:
-    package_dir = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    run_dir, rank = os.environ["PUFFRUN_RUN_DIR"], int(os.environ["RANK"])
+    _load("recorder").install(run_dir, rank)
+    _load("server").install(run_dir, rank)
+    _note_crashes(f"{run_dir}/ranks/rank-{rank}.crash")
+
+
+def _load(name: str) -> ModuleType:
+    """Load one of our modules by path: the package itself need not be importable here."""
     import importlib.util
 
+    package_dir = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     spec = importlib.util.spec_from_file_location(
-        "_puffrun_recorder",
-        os.path.join(package_dir, "recorder.py"),  # noqa: PTH118
+        f"_puffrun_{name}",
+        os.path.join(package_dir, f"{name}.py"),  # noqa: PTH118
     )
     if spec is None or spec.loader is None:
+        raise ImportError(f"puffrun's {name}.py is not there", name=name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _note_crashes(path: str) -> None:
+    """Let a fault in native code leave the Python stack; a program's own faulthandler wins."""
+    import faulthandler
+
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError:
         return
-    recorder = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recorder)
-    recorder.install(os.environ["PUFFRUN_RUN_DIR"], int(os.environ["RANK"]))
+    if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER=1
+        faulthandler.enable(fd)
 
 
 def _chain() -> None:
@@ -56,5 +77,8 @@ def _chain() -> None:
 
 _leave_no_trace()
 if _is_rank():
-    _start()
+    try:
+        _start()
+    except Exception as error:  # noqa: BLE001  # never in the program's way
+        sys.stderr.write(f"puffrun: this rank cannot be watched from inside: {error}\n")
 _chain()
