@@ -71,7 +71,7 @@ def positive(text: str) -> int:
 def find_artifact(name: str, file: str) -> Path:
     """Find a compiled part in the directory that puffrun names in the environment."""
     directory = os.environ.get(f"PUFFRUN_ARTIFACT_{name}")
-    if directory is None:
+    if not directory:
         sys.exit(f"{file} is not built: start this program with `puffrun train -c demo`")
     return Path(directory) / file
 
