@@ -14,7 +14,7 @@ from harness import is_gone, wait_for
 
 from puffrun.process import find_stat
 
-BUILDERS = 10
+BUILDERS = 8
 
 
 def start_many(root: Path, count: int, stack: ExitStack) -> list:
@@ -114,6 +114,6 @@ def test_kills_at_random_moments_leave_only_valid_artifacts(tmp_path: Path):
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # shown when the test fails
     project: Project = make_kill_project(tmp_path)
-    for number in range(6):
+    for number in range(4):
         rng = random.Random(f"{seed}-{number}")  # noqa: S311 - to be replayed, not to be secret
         kill_one_round(project, rng, number)
