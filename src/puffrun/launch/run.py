@@ -11,6 +11,7 @@ from puffrun.artifacts import (
     ArtifactsLockedError,
     BuildOptions,
     ensure_artifacts,
+    find_process_start,
     release_artifacts,
 )
 from puffrun.config import RunConfig
@@ -71,7 +72,7 @@ class Launch:
             names,
             env=self.environ,
             run_id=self.plan.run_id,
-            options=BuildOptions(record_use=True),
+            options=BuildOptions(record_use=True, asked_at=find_process_start()),
             emit=self.listener.artifact_event,
             stop=self.inbox.stop,
         )

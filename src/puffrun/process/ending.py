@@ -58,6 +58,10 @@ class Ending:
         """Every process that was signalled, but for puffrun's own."""
         return tuple(stat for stat in self._touched.values() if stat.pid not in self._plan.ours)
 
+    def is_over(self, now: float) -> bool:
+        """Whether even the patience after SIGKILL has run out."""
+        return now >= self._give_up_at
+
     def hurry(self, now: float) -> None:
         """Cut the grace period to nothing."""
         if now < self._kill_at:

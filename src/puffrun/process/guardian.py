@@ -173,7 +173,12 @@ class Guardian:
             return True
         if self._returncode is not None and self._ending is None and not self._hold:
             self._begin_ending(self._grace_s)
-        return self._ending is not None and self._ending.step(time.monotonic())
+        now = time.monotonic()
+        if self._ending is None or not self._ending.step(now):
+            return False
+        # nothing is alive; the dead are reaped here too, or they would be the launcher's to bury
+        spared = bool(self._plan.spare or self._ending.leftovers)
+        return self._reap() or spared or self._ending.is_over(now)
 
     def _reap(self) -> bool:
         """Reap every dead child; True when there is no child at all (ECHILD)."""

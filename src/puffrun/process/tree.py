@@ -15,7 +15,8 @@ class ProcStat:
     """One line of /proc/PID/stat. `started` is in clock ticks since boot, `cpu` in clock ticks.
 
     `state` is the kernel's letter: R, S, D (uninterruptible), T (stopped), Z (zombie), X (dead).
-    `status` is a zombie's wait status (see `os.waitstatus_to_exitcode`), else 0.
+    `status` is a zombie's wait status (see `os.waitstatus_to_exitcode`), else 0. A process whose
+    first thread has ended is called Z too while other `threads` of it live on.
     """
 
     pid: int
@@ -26,11 +27,12 @@ class ProcStat:
     cpu: int
     session: int = 0
     status: int = 0
+    threads: int = 1
 
     @property
     def alive(self) -> bool:
-        """Whether it can still do something; a zombie cannot."""
-        return self.state not in "ZX"
+        """Whether it can still act: a zombie cannot, unless threads outlive its main one."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def find_stat(pid: int) -> ProcStat | None:
