@@ -55,6 +55,7 @@ def find_stat(pid: int) -> ProcStat | None:
         cpu=int(fields[11]) + int(fields[12]),
         session=int(fields[3]),
         status=int(fields[49]) if fields[0] == "Z" else 0,
+        threads=int(fields[17]),
     )
 
 
