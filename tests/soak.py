@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from faults.matrix import FAULTS  # noqa: E402
-from harness import PROGRAMS, Run, puffrun, wait_for  # noqa: E402
+from faults.matrix import FAULTS
+from harness import PROGRAMS, Run, puffrun, wait_for
 
 LIMIT_S = 60.0
 LEFT_AFTER_S = 5.0
@@ -109,14 +109,24 @@ def draw(number: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Draw, ra
     if kind == "rank":
         rank, signum = rng.randrange(ranks), rng.choice((signal.SIGKILL, signal.SIGSEGV))
         return Draw(
-            f"rank {rank} {signum.name}", program, ranks, quick, kill_rank(rank, signum),
+            f"rank {rank} {signum.name}",
+            program,
+            ranks,
+            quick,
+            kill_rank(rank, signum),
             lambda code, cause, who: (code, cause, who) == (128 + signum, "signal", rank),
         ), rng
     if kind == "signal":
         first = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-        more = tuple(rng.choice((signal.SIGINT, signal.SIGTERM)) for _ in range(rng.choice((0, 1, 2, 9))))
+        more = tuple(
+            rng.choice((signal.SIGINT, signal.SIGTERM)) for _ in range(rng.choice((0, 1, 2, 9)))
+        )
         return Draw(
-            f"{first.name} × {1 + len(more)}", program, ranks, quick, signal_launcher(first, *more),
+            f"{first.name} x {1 + len(more)}",
+            program,
+            ranks,
+            quick,
+            signal_launcher(first, *more),
             lambda code, cause, _: (code, cause) == (128 + first, "stop"),
         ), rng
     if kind == "launcher":
@@ -125,7 +135,11 @@ def draw(number: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Draw, ra
         ), rng
     act = kill_guardian if kind == "guardian" else kill_agent
     return Draw(
-        f"{kind} SIGKILL", program, ranks, quick, act,
+        f"{kind} SIGKILL",
+        program,
+        ranks,
+        quick,
+        act,
         lambda code, cause, _: (code, cause) == (73, "agent-lost"),
     ), rng
 
@@ -141,7 +155,8 @@ def play(number: int, seed: int, kinds: Sequence[str]) -> str | None:
             if wrong is None:
                 return None
             events = "\n".join(map(str, run.events()))
-            return f"#{number} {drawn.name} ({drawn.program}, {drawn.ranks} ranks): {wrong}\n{run.stderr}\n{events}"
+            what = f"#{number} {drawn.name} ({drawn.program}, {drawn.ranks} ranks)"
+            return f"{what}: {wrong}\n{run.stderr}\n{events}"
 
 
 def _play_run(run: Run, drawn: Draw, rng: random.Random) -> str | None:
@@ -171,20 +186,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, help="replay just this number of the seed")
-    parser.add_argument("--kinds", help=f"draw only from these, e.g. launcher,guardian,agent ({','.join(KINDS[1:])})")
+    parser.add_argument(
+        "--kinds",
+        help=f"draw only from these, e.g. launcher,guardian,agent ({','.join(KINDS[1:])})",
+    )
     options = parser.parse_args()
     kinds = tuple(options.kinds.split(",")) if options.kinds else KINDS
     numbers = range(options.faults) if options.only is None else [options.only]
     print(f"soak: {len(numbers)} faults, seed {options.seed}", flush=True)
     wrong = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done, problem in enumerate(pool.map(lambda n: play(n, options.seed, kinds), numbers), 1):
+        for done, problem in enumerate(
+            pool.map(lambda n: play(n, options.seed, kinds), numbers), 1
+        ):
             if problem:
                 wrong.append(problem)
                 print(problem, flush=True)
             if done % 25 == 0:
                 print(f"soak: {done} done, {len(wrong)} wrong", flush=True)
-    kinds = {kind: sum(kind in problem for problem in wrong) for kind in ("HANG", "LEFT", "WRONG CAUSE")}
+    kinds = {
+        kind: sum(kind in problem for problem in wrong) for kind in ("HANG", "LEFT", "WRONG CAUSE")
+    }
     print(
         f"soak: seed {options.seed}: {len(numbers)} faults, {kinds['HANG']} hangs, "
         f"{kinds['LEFT']} with leftovers, {kinds['WRONG CAUSE']} wrong causes"

@@ -1,4 +1,4 @@
-"""From a rank's death to the launcher's exit, and what is left: puffrun against torchrun, 4 ranks."""
+"""From a rank's death to the launcher's exit, and what is left: against torchrun, 4 ranks."""
 
 import os
 import signal
@@ -20,7 +20,14 @@ NEVER_S = {"exit-0": 12.0}  # torchrun waits for ever there; elsewhere it ends w
 LIMIT_S = 45.0
 LAUNCHERS = {
     "puffrun": [
-        BIN / "puffrun", "train", "--cpus", RANKS, "--grace", "2", "--exit-timeout", "2",
+        BIN / "puffrun",
+        "train",
+        "--cpus",
+        RANKS,
+        "--grace",
+        "2",
+        "--exit-timeout",
+        "2",
     ],
     "torchrun": [BIN / "torchrun", "--standalone", f"--nproc-per-node={RANKS}"],
 }
@@ -79,8 +86,6 @@ def main() -> dict:
         ours, theirs = medians["puffrun"], medians["torchrun"]
         ratio = round(ours / theirs, 3) if ours and theirs else None
         result[way] = {"s": medians, "left": left, "ratio": ratio}
-        rows.append(
-            [way, ours, left["puffrun"], theirs or "never", left["torchrun"], ratio or "-"]
-        )
+        rows.append([way, ours, left["puffrun"], theirs or "never", left["torchrun"], ratio or "-"])
     print_table(["rank 1", "puffrun s", "left", "torchrun s", "left", "ratio (≤ 0.5)"], rows)
     return result

@@ -33,7 +33,10 @@ def main() -> dict:
             medians = time_in_turn(
                 {
                     "torchrun": [
-                        BIN / "torchrun", "--standalone", f"--nproc-per-node={ranks}", program,
+                        BIN / "torchrun",
+                        "--standalone",
+                        f"--nproc-per-node={ranks}",
+                        program,
                     ],
                     "puffrun": [BIN / "puffrun", "train", "--cpus", str(ranks), program],
                 },

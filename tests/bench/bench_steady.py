@@ -39,9 +39,12 @@ def main() -> dict:
         rows, result = [], {}
         for name, pid in pids.items():
             first, last = before[name], find_stat(pid)
-            assert first is not None and last is not None
+            assert first is not None
+            assert last is not None
             cpu = (last.cpu - first.cpu) / TICKS / took
             result[name] = {"cpu": round(cpu, 5), "rss_mb": round(read_rss_mb(pid), 1)}
             rows.append([name, f"{100 * cpu:.2f} %", result[name]["rss_mb"]])
-    print_table(["process", f"CPU of one core (≤ {100 * TARGET_CPU} %)", f"MB (≤ {TARGET_MB})"], rows)
+    print_table(
+        ["process", f"CPU of one core (≤ {100 * TARGET_CPU} %)", f"MB (≤ {TARGET_MB})"], rows
+    )
     return result

@@ -40,7 +40,7 @@ def time_command(argv: Sequence[str | Path], cwd: Path, expect: int | None = 0) 
 def time_in_turn(
     commands: Mapping[str, Sequence[str | Path]], cwd: Path, rounds: int, expect: int | None = 0
 ) -> dict[str, float]:
-    """Time several commands alternately, so that the machine's moods hit all; medians in seconds."""
+    """Time commands alternately, so that the machine's moods hit all; medians in seconds."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, argv in commands.items():
@@ -53,4 +53,6 @@ def print_table(title: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     cells = [[str(cell) for cell in row] for row in [title, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(title))]
     for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

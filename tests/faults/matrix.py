@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness import Run
+
 from puffrun.process import find_stat, read_stats, send_signal
 
 
@@ -82,7 +83,9 @@ FAULTS = [
     Fault("raise-one-rank", "fail.py 0 raise", 1, "exception", 0, ranks=1),
     Fault("raise-of-4", "fail.py 3 raise", 1, "exception", 3, ranks=4),
     Fault("raise-of-8", "fail.py 6 raise", 1, "exception", 6, ranks=8),
-    Fault("raise-chained", "fail.py 1 raise_chained", 1, "exception", 1, says="RuntimeError: outer"),
+    Fault(
+        "raise-chained", "fail.py 1 raise_chained", 1, "exception", 1, says="RuntimeError: outer"
+    ),
     Fault("raise-group", "fail.py 1 raise_group", 1, "exception", 1),
     Fault("raise-with-thread", "fail.py 1 raise_with_thread", 1, "exception", 1, options=QUICK),
     Fault("raise-with-atexit", "fail.py 1 raise_with_atexit", 1, "exception", 1, options=QUICK),
@@ -119,7 +122,9 @@ FAULTS = [
     Fault("ignore-sigterm", "fail.py 1 exit7 ignore-sigterm", 7, "exit", 1, options=QUICK),
     Fault("ignore-sigterm-8", "fail.py 1 raise ignore-sigterm", 1, "exception", 1, 8, QUICK),
     # collectives: the peers of the culprit fail too, and must not be blamed
-    Fault("peer-raises", "collective.py 1 raise", 1, "exception", 1, ranks=4, says="the true cause"),
+    Fault(
+        "peer-raises", "collective.py 1 raise", 1, "exception", 1, ranks=4, says="the true cause"
+    ),
     Fault("peer-raises-0", "collective.py 0 raise", 1, "exception", 0, ranks=2),
     Fault("peer-cleans-up", "collective.py 1 raise-then-clean-up", 1, "exception", 1, ranks=4),
     Fault("peer-lingers", "collective.py 0 raise-with-thread", 1, "exception", 0, options=QUICK),
@@ -129,28 +134,71 @@ FAULTS = [
     Fault("peer-exits-5", "collective.py 1 catch-and-exit", 5, "exit", 1, ranks=2),
     Fault("shape-mismatch", "collective.py 1 other-shape", 134, "signal", None, ranks=2),
     # quiet failures
-    Fault("env-worker-segv", "env_worker.py segv", 75, "dead-child", 1, says="SIGSEGV",
-          options=("--dead-child-timeout", "1", *QUICK)),
-    Fault("env-worker-exit-3", "env_worker.py exit3", 75, "dead-child", 1, says="exited 3",
-          options=("--dead-child-timeout", "1", *QUICK)),
-    Fault("env-worker-ends-well", "env_worker.py exit0", 0, None,
-          options=("--dead-child-timeout", "1", *QUICK)),
+    Fault(
+        "env-worker-segv",
+        "env_worker.py segv",
+        75,
+        "dead-child",
+        1,
+        says="SIGSEGV",
+        options=("--dead-child-timeout", "1", *QUICK),
+    ),
+    Fault(
+        "env-worker-exit-3",
+        "env_worker.py exit3",
+        75,
+        "dead-child",
+        1,
+        says="exited 3",
+        options=("--dead-child-timeout", "1", *QUICK),
+    ),
+    Fault(
+        "env-worker-ends-well",
+        "env_worker.py exit0",
+        0,
+        None,
+        options=("--dead-child-timeout", "1", *QUICK),
+    ),
     Fault("stall", "stay.py", 75, "stall", None, options=("--stall-timeout", "3", *QUICK)),
-    Fault("sigstop", "stay.py", 75, "stall", 1, options=("--stall-timeout", "3", *QUICK),
-          do=kill_rank(1, signal.SIGSTOP), says="SIGSTOP"),
+    Fault(
+        "sigstop",
+        "stay.py",
+        75,
+        "stall",
+        1,
+        options=("--stall-timeout", "3", *QUICK),
+        do=kill_rank(1, signal.SIGSTOP),
+        says="SIGSTOP",
+    ),
     Fault("timeout", "stay.py", 124, "timeout", None, options=("--timeout", "4", *QUICK)),
-    Fault("timeout-ignore-sigterm", "stay.py ignore-sigterm", 124, "timeout", None, 4,
-          ("--timeout", "4", *QUICK)),
+    Fault(
+        "timeout-ignore-sigterm",
+        "stay.py ignore-sigterm",
+        124,
+        "timeout",
+        None,
+        4,
+        ("--timeout", "4", *QUICK),
+    ),
     # puffrun is told to stop
     Fault("ctrl-c", "stay.py", 130, "stop", do=send(signal.SIGINT)),
     Fault("ctrl-c-twice", "stay.py ignore-sigterm", 130, "stop", do=send(signal.SIGINT, times=2)),
-    Fault("ctrl-c-3", "stay.py ignore-sigterm", 130, "stop", None, 4, do=send(signal.SIGINT, times=3)),
+    Fault(
+        "ctrl-c-3", "stay.py ignore-sigterm", 130, "stop", None, 4, do=send(signal.SIGINT, times=3)
+    ),
     Fault("ctrl-c-10", "stay.py ignore-sigterm", 130, "stop", do=send(signal.SIGINT, times=10)),
     Fault("sigterm-launcher", "stay.py children", 143, "stop", do=send(signal.SIGTERM)),
     Fault("sighup-launcher", "stay.py", 129, "stop", do=send(signal.SIGHUP)),
     Fault("told-to-stop-exits-0", "stay.py exit0-on-sigterm", 143, "stop", do=send(signal.SIGTERM)),
-    Fault("ctrl-c-in-collective", "collective.py 9 never", 130, "stop", None, 4,
-          do=send(signal.SIGINT)),
+    Fault(
+        "ctrl-c-in-collective",
+        "collective.py 9 never",
+        130,
+        "stop",
+        None,
+        4,
+        do=send(signal.SIGINT),
+    ),
     # puffrun's own processes are killed
     Fault("agent-killed", "stay.py children", 73, "agent-lost", do=kill_agent, options=QUICK),
     Fault("guardian-killed", "stay.py children", 73, "agent-lost", do=kill_guardian, options=QUICK),

@@ -59,7 +59,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     for step in range(1_000_000):
-        if step == 3 and RANK == int(sys.argv[1]):
+        if step == 3 and int(sys.argv[1]) == RANK:
             WAYS[sys.argv[2]]()
         dist.all_reduce(torch.ones(4))
         if step == 0:

@@ -1,4 +1,4 @@
-"""Rank 1 notes the time and falls (argv[1]), once every rank is up; for the benchmark of endings."""
+"""Rank 1 notes the time and falls (argv[1]) once every rank is up: the benchmark of endings."""
 
 import ctypes
 import os

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 RANK = int(os.environ["RANK"])
 
@@ -100,8 +101,7 @@ def leave_double_fork() -> None:
 
 def leave_cleared_environment() -> None:
     child = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
-    with open(os.environ["PUFFRUN_RUN_DIR"] + "/child.pid", "w") as file:
-        file.write(str(child.pid))
+    Path(os.environ["PUFFRUN_RUN_DIR"], "child.pid").write_text(str(child.pid))
     os._exit(3)
 
 
@@ -133,13 +133,14 @@ WAYS = {
     **{
         name: way
         for name, way in list(globals().items())
-        if callable(way) and name.split("_")[0] in {"raise", "exit", "segfault", "abort", "leave", "fork"}
+        if callable(way)
+        and name.split("_")[0] in {"raise", "exit", "segfault", "abort", "leave", "fork"}
     },
 }
 
 if __name__ == "__main__":
     print(f"rank {RANK} up", flush=True)
-    if RANK == int(sys.argv[1]):
+    if int(sys.argv[1]) == RANK:
         print("last words", end="", flush=True)
         WAYS[sys.argv[2]]()
     else:

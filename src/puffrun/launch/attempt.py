@@ -98,6 +98,7 @@ class Attempt:
                 self._look()
         self._keyboard.stop()
         self.pump.finish()
+        self.listener.output_ended(mid_line=self.pump.mid_line)
         self.session.link.close()
 
     def _timeout_s(self) -> float:

@@ -25,5 +25,8 @@ class LaunchListener(Protocol):
     def output_started(self) -> None:
         """The first output of a shown rank is about to appear."""
 
+    def output_ended(self, *, mid_line: bool) -> None:
+        """No more output of the ranks comes; the console's cursor may be within a line."""
+
     def ended(self, outcome: Outcome, plan: LaunchPlan) -> None:
         """The run is over and its report is written."""

@@ -59,11 +59,13 @@ class Console:
         self.fd = _reopen(fd)
         self.backlog = bytearray()
         self.gone = False
+        self.mid_line = False  # whether the last byte left the cursor within a line
 
     def add(self, data: bytes) -> None:
         """Queue bytes; a console that is gone takes everything and shows nothing."""
         if not self.gone:
             self.backlog += data
+            self.mid_line = not data.endswith(b"\n")
 
     def write_some(self) -> None:
         """Write as much as surely does not block."""
@@ -145,6 +147,11 @@ class Pump:
             goal = self._sync_asked
             os.write(self._wake_write, b"s")
             self._synced.wait_for(lambda: self._sync_done >= goal or self._done, SYNC_S)
+
+    @property
+    def mid_line(self) -> bool:
+        """Whether what was shown last left a console's cursor within a line."""
+        return any(console.mid_line for console in self._consoles.values())
 
     def finish(self) -> None:
         """Read to the end of every stream, then give the console a moment for the rest."""
