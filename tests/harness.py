@@ -77,9 +77,7 @@ class Run:
     def rank_pid(self, rank: int) -> int:
         """The rank's pid, once it has started."""
         return wait_for(
-            lambda: next(
-                (e["pid"] for e in self.events("RankStarted") if e["rank"] == rank), None
-            ),
+            lambda: next((e["pid"] for e in self.events("RankStarted") if e["rank"] == rank), None),
             f"rank {rank} to start",
         )
 
@@ -87,9 +85,7 @@ class Run:
         return wait_for(lambda: self._child_of(self.popen.pid, b"guardian.py"), "the guardian")
 
     def agent_pid(self) -> int:
-        return wait_for(
-            lambda: self._child_of(self.guardian_pid(), b"puffrun.agent"), "the agent"
-        )
+        return wait_for(lambda: self._child_of(self.guardian_pid(), b"puffrun/agent/"), "the agent")
 
     def _child_of(self, pid: int, word: bytes) -> int | None:
         """The child of `pid` with this word in its command line."""

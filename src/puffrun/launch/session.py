@@ -21,6 +21,7 @@ from puffrun.rundir import ENV_RUN_DIR, ENV_RUN_ID, RunDir
 
 LOOPBACK = "127.0.0.1"
 INJECT_DIR = Path(__file__).parent.parent / "rank" / "inject"
+AGENT_START = Path(__file__).parent.parent / "agent" / "start.py"
 
 
 @dataclass
@@ -79,8 +80,7 @@ def start_session(plan: LaunchPlan, run_dir: RunDir, attempt: int) -> Session:
         raise LaunchError(f"cannot open the ranks' streams: {error}") from error
     try:
         guarded = start_guarded(
-            # -P: a torch.py or json.py where the user stands must not shadow the real one
-            (sys.executable, "-P", "-m", "puffrun.agent", str(theirs.fileno())),
+            (sys.executable, "-u", str(AGENT_START), str(theirs.fileno())),
             cwd=plan.cwd,
             env=_agent_env(plan),
             stdout=log,
@@ -104,7 +104,7 @@ def start_session(plan: LaunchPlan, run_dir: RunDir, attempt: int) -> Session:
 def _request(
     plan: LaunchPlan, run_dir: RunDir, streams: RankStreams, attempt: int
 ) -> dict[str, Any]:
-    """Spell puffrun.agent.AgentRequest, which the launcher must not import."""
+    """Spell puffrun.agent.main.AgentRequest, which the launcher must not import."""
     return {
         "run_id": f"{plan.run_id}-{attempt}",
         "argv": list(plan.argv),

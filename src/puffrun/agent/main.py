@@ -219,7 +219,3 @@ def main() -> int:
         link.say({"crashed": f"{type(error).__name__}: {error}"})
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
