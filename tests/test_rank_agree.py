@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -19,13 +20,13 @@ def the_error(answers: list[Answer]) -> str:
     return answers[0].error or ""
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, a, b):
         super().__init__(f"{a} {b}")
         self.lock = threading.Lock()
 
 
-class BadText(Exception):
+class BadTextError(Exception):
     def __str__(self):
         raise RuntimeError("no text")
 
@@ -41,11 +42,11 @@ def make_value_error():
 
 
 def make_unpicklable():
-    return Unpicklable("custom", "constructor")
+    return UnpicklableError("custom", "constructor")
 
 
 def make_bad_text():
-    return BadText()
+    return BadTextError()
 
 
 def test_all_ok_many_times():
@@ -63,8 +64,8 @@ def agree_often(rank, mail):
     ("make_error", "text"),
     [
         (make_value_error, "ValueError: bad shard"),
-        (make_unpicklable, "Unpicklable: custom constructor"),
-        (make_bad_text, "BadText: <its message could not be read: RuntimeError>"),
+        (make_unpicklable, "UnpicklableError: custom constructor"),
+        (make_bad_text, "BadTextError: <its message could not be read: RuntimeError>"),
     ],
 )
 def test_an_error_on_one_rank_is_the_error_of_all(make_error, text):
@@ -179,7 +180,7 @@ def leave_by_exit(rank, mail):
     try:
         with agree("load"):
             if rank == 0:
-                raise SystemExit(3)
+                sys.exit(3)
     except SystemExit as error:
         raise RuntimeError(f"own code {error.code}") from None
 

@@ -14,7 +14,6 @@ Meeting number n, the same count on every rank (`n/` is a prefix in the store):
 """
 
 import functools
-import json
 import os
 import threading
 import time

@@ -35,14 +35,31 @@ def run_once(
     Raises:
         DisagreementError: `fn` raised, its rank is gone, or nothing happened for too long.
     """
-    meetings = find_meetings()
-    if meetings is None:
-        return fn(*args)
     topic = f"run_once `{getattr(fn, '__qualname__', type(fn).__name__)}`"
+    return meet_once(
+        find_meetings(), topic, lambda: fn(*args), per_node=per_node, timeout_s=timeout_s
+    )
+
+
+def meet_once(
+    meetings: Meetings | None,
+    topic: str,
+    fn: Callable[[], T],
+    *,
+    per_node: bool = False,
+    timeout_s: float,
+) -> T:
+    """Do what `run_once` does, under another name.
+
+    Raises:
+        DisagreementError: as `run_once`.
+    """
+    if meetings is None:
+        return fn()
     value = None
     if is_main(meetings.world, per_node=per_node):
         with sharing_errors(meetings, topic, timeout_s), telling(meetings, timeout_s):
-            value = {"node": meetings.world.node, "result": encode(fn(*args))}
+            value = {"node": meetings.world.node, "result": encode(fn())}
     results = meetings.meet(topic, value=value, decide=collect_results, timeout_s=timeout_s)
     return cast("T", decode(results[str(meetings.world.node if per_node else 0)]))
 
@@ -65,9 +82,9 @@ def main_first(*, per_node: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) 
     first, then = "main_first", "main_first, the others"
     if not main:
         meetings.meet(first, timeout_s=timeout_s)
-    with sharing_errors(meetings, first if main else then, timeout_s):
-        with telling(meetings, timeout_s):
-            yield main
+    topic = first if main else then
+    with sharing_errors(meetings, topic, timeout_s), telling(meetings, timeout_s):
+        yield main
     if main:
         meetings.meet(first, timeout_s=timeout_s)
     meetings.meet(then, timeout_s=timeout_s)

@@ -91,18 +91,19 @@ def conclude(
     decide: Decide | None = None,
 ) -> Verdict:
     """Conclude a meeting: errors first, then different topics, then who is missing, then values."""
-    absence = absence or Absence()
-    came = {arrival.rank: arrival for arrival in arrivals}
-    errors = tuple(came[rank].error for rank in sorted(came))
-    failed = tuple(error for error in errors if error is not None)
+    came = {arrival.rank: arrival for arrival in sorted(arrivals, key=lambda a: a.rank)}
+    failed = tuple(arrival.error for arrival in came.values() if arrival.error is not None)
     if failed:
         return Verdict(text=_tell_errors(topic, failed), errors=failed)
     if len({arrival.topic for arrival in came.values()}) > 1:
         return Verdict(text=_tell_mismatch(came, size))
     missing = [rank for rank in range(size) if rank not in came]
     if missing:
-        return Verdict(text=_tell_missing(topic, came, missing, absence))
-    values = {rank: came[rank].value for rank in sorted(came)}
+        return Verdict(text=_tell_missing(topic, came, missing, absence or Absence()))
+    return _decide(topic, {rank: arrival.value for rank, arrival in came.items()}, decide)
+
+
+def _decide(topic: str, values: dict[int, Any], decide: Decide | None) -> Verdict:
     if decide is None:
         return Verdict()
     try:

@@ -1,4 +1,4 @@
-"""Which rank this is, of how many, and where the ranks find each other. Read from the environment."""
+"""Which rank this is, of how many, and where the ranks meet, read from the environment."""
 
 import sys
 from collections.abc import Mapping

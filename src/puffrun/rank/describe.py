@@ -1,0 +1,244 @@
+"""What one rank is about to train, as plain values that can be compared with another rank's."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from puffrun.rank.checksum import sum_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+# what an optimizer calls parameters that it got without names
+POSITIONAL = re.compile(r"(param|group_\d+_param)?_?\d+")
+IDENTITY_KEYS = ("params", "param_names")
+
+
+@dataclass(frozen=True)
+class ParamFacts:
+    """One parameter. `scope`: the ranks that hold it together, None: as the model's other ones.
+
+    `sum` is a checksum of this rank's part of the values, comparable within one `shard`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    scope: tuple[int, ...] | None = None
+    mesh: str = ""
+    placements: str = ""
+    shard: str = ""
+    group: int | None = None
+    aliases: tuple[str, ...] = ()
+    sum: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """All of one rank. `groups` are the optimizer's hyperparameters, `order` its registration."""
+
+    params: tuple[ParamFacts, ...] = ()
+    buffers: tuple[ParamFacts, ...] = ()
+    order: tuple[str, ...] = ()
+    groups: tuple[dict[str, Any], ...] = ()
+    nameless: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    world: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    same: dict[str, Any] = field(default_factory=dict)
+    differ: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write it the same way on every rank."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Description":
+        """Read it from JSON."""
+        fields = json.loads(text)
+        for name in ("params", "buffers"):
+            fields[name] = tuple(_param_from_json(entry) for entry in fields[name])
+        for name in ("order", "groups", "nameless", "duplicates"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+    def digest(self) -> str:
+        """Hash all of it."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+
+
+def _param_from_json(fields: dict[str, Any]) -> ParamFacts:
+    scope = fields.pop("scope")
+    for name in ("shape", "aliases"):
+        fields[name] = tuple(fields[name])
+    return ParamFacts(**fields, scope=None if scope is None else tuple(scope))
+
+
+def name_parameters(
+    model: "nn.Module | None", optimizer: "Optimizer | None"
+) -> dict[int, list[str]]:
+    """Map `id(parameter)` to its qualified names: the model's, else the optimizer's own."""
+    names: dict[int, list[str]] = {}
+    if model is not None:
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(_unwrap(name))
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for name, parameter in zip(group.get("param_names", ()), group["params"], strict=False):
+            if id(parameter) not in names and not POSITIONAL.fullmatch(name):
+                names[id(parameter)] = [name]
+    return names
+
+
+def _unwrap(name: str) -> str:
+    """Drop what wrappers (torch.compile, checkpointing, FSDP) put into a name."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def describe_training(
+    model: "nn.Module | None",
+    optimizer: "Optimizer | None",
+    names: dict[int, list[str]],
+    scope: Sequence[int] | None,
+    *,
+    values: bool,
+) -> Description:
+    """Describe the model's and the optimizer's parameters; reads only."""
+    groups = _index_groups(optimizer)
+    ours = list(_list_parameters(model, optimizer))
+    plain = None if scope is None else tuple(sorted(scope))
+    params = [
+        describe_tensor(names[id(p)], p, plain, groups.get(id(p)), values=values)
+        for p in ours
+        if id(p) in names
+    ]
+    return Description(
+        params=tuple(params),
+        buffers=tuple(_describe_buffers(model, plain, values=values)),
+        order=tuple(names[key][0] for key in groups if key in names),
+        groups=tuple(
+            list_hyperparameters(g) for g in (optimizer.param_groups if optimizer else ())
+        ),
+        nameless=tuple(_name_place(optimizer, p) for p in ours if id(p) not in names),
+        duplicates=_find_duplicates(params),
+    )
+
+
+def _list_parameters(
+    model: "nn.Module | None", optimizer: "Optimizer | None"
+) -> "Iterator[Tensor]":
+    """List each parameter once: the model's, then those only the optimizer has."""
+    seen: set[int] = set()
+    sources: list[Iterable[Tensor]] = [] if model is None else [model.parameters()]
+    sources += [group["params"] for group in (optimizer.param_groups if optimizer else ())]
+    for source in sources:
+        for parameter in source:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield parameter
+
+
+def _index_groups(optimizer: "Optimizer | None") -> dict[int, int]:
+    """Map `id(parameter)` to its group's index, in the order of registration."""
+    groups = optimizer.param_groups if optimizer is not None else []
+    return {id(p): index for index, group in enumerate(groups) for p in group["params"]}
+
+
+def _name_place(optimizer: "Optimizer | None", parameter: "Tensor") -> str:
+    for index, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
+        for place, other in enumerate(group["params"]):
+            if other is parameter:
+                return f"number {place} of group {index}, {list(parameter.shape)}"
+    return f"{list(parameter.shape)}"
+
+
+def _find_duplicates(params: list[ParamFacts]) -> tuple[str, ...]:
+    counts = Counter(facts.name for facts in params)
+    return tuple(sorted(name for name, count in counts.items() if count > 1))
+
+
+def list_hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
+    """Take all of an optimizer's group but the parameters, as JSON has it."""
+    return {key: _plain(value) for key, value in group.items() if key not in IDENTITY_KEYS}
+
+
+def _plain(value: Any) -> Any:
+    """Turn a hyperparameter into JSON; a tensor (lr on a GPU) into its number."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and value.numel() == 1:
+        return value.item()
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def find_scope(tensor: Any) -> tuple[int, ...] | None:
+    """Find the ranks of a DTensor's mesh; None for a plain tensor."""
+    device_mesh = getattr(tensor, "device_mesh", None)
+    if device_mesh is None:
+        return None
+    return tuple(sorted(device_mesh.mesh.flatten().tolist()))
+
+
+def describe_tensor(
+    names: Sequence[str],
+    tensor: Any,
+    scope: tuple[int, ...] | None,
+    group: int | None,
+    *,
+    values: bool,
+) -> ParamFacts:
+    """Describe one parameter or buffer; of a DTensor the mesh is its scope."""
+    mesh = placements = shard = ""
+    local = tensor
+    device_mesh = getattr(tensor, "device_mesh", None)
+    if device_mesh is not None:
+        scope = find_scope(tensor)
+        mesh = f"{list(device_mesh.mesh_dim_names or [])} {device_mesh.mesh.tolist()}"
+        placements = str(list(tensor.placements))
+        shard = _name_shard(tensor)
+        local = tensor.to_local()
+    return ParamFacts(
+        name=names[0],
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        requires_grad=tensor.requires_grad,
+        scope=scope,
+        mesh=mesh,
+        placements=placements,
+        shard=shard,
+        group=group,
+        aliases=tuple(sorted(names[1:])),
+        sum=sum_tensor(local.detach()) if values and "P" not in shard else "",
+    )
+
+
+def _name_shard(tensor: Any) -> str:
+    """Name this rank's part: its coordinates in the sharded dimensions of the mesh."""
+    coordinates = tensor.device_mesh.get_coordinate() or []
+    parts = []
+    for placement, coordinate in zip(tensor.placements, coordinates, strict=False):
+        if placement.is_partial():
+            parts.append("P")
+        elif not placement.is_replicate():
+            parts.append(str(coordinate))
+        else:
+            parts.append("r")
+    return ",".join(parts)
+
+
+def _describe_buffers(
+    model: "nn.Module | None", scope: tuple[int, ...] | None, *, values: bool
+) -> "Iterator[ParamFacts]":
+    if model is None:
+        return
+    kept = model.state_dict(keep_vars=True).keys()  # persistent ones only
+    for name, buffer in model.named_buffers():
+        if name in kept:
+            yield describe_tensor([_unwrap(name)], buffer, scope, None, values=values)

@@ -1,0 +1,183 @@
+"""`preflight`: refuse ranks that differ, before the first step can corrupt anything.
+
+It uses the store only, no collective: one meeting compares hashes (milliseconds); only when they
+differ does each distinct rank publish its description, and a second meeting compares those.
+"""
+
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from puffrun.rank.compare import compare, find_env_differences, find_not_different, render
+from puffrun.rank.describe import Description, describe_training, name_parameters
+from puffrun.rank.environment import describe_env, describe_world
+from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, find_meetings
+from puffrun.rank.verdict import RefusedError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a preflight found of an optimizer: `id(parameter)` → names, and who holds the same."""
+
+    names: Mapping[int, list[str]] = field(default_factory=dict)
+    ranks: list[int] | None = None
+
+
+_checked: "WeakKeyDictionary[Optimizer, Checked]" = WeakKeyDictionary()
+
+
+def preflight(  # noqa: PLR0913  # each is a thing that people must be able to say
+    model: "nn.Module | None" = None,
+    optimizer: "Optimizer | None" = None,
+    *,
+    group: "ProcessGroup | Iterable[int] | None" = None,
+    values: bool = True,
+    same: Mapping[str, Any] | None = None,
+    differ: Mapping[str, Any] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Compare model, optimizer, code and settings across all ranks; reads only, changes nothing.
+
+    `group`: the ranks that hold the same plain parameters (default: DDP's own group, else ranks
+    with any parameter name in common; a DTensor's mesh says it by itself). `values=False` leaves
+    out the checksum of parameters and buffers. `same` and `differ` are facts of your own, such as
+    `same={"batch size": 64}, differ={"sampler seed": seed}`.
+
+    Raises:
+        DisagreementError: on every rank, also those outside the faulty mesh; says which rank
+            differs, in which parameter, how.
+    """
+    meetings = find_meetings()
+    if meetings is None:
+        return
+    inner, ranks = _unwrap(model, group)
+    names = name_parameters(inner, optimizer)
+    mine = describe_training(inner, optimizer, names, ranks, values=values)
+    mine = replace(
+        mine,
+        world=describe_world(meetings.world.size),
+        env=describe_env(os.environ),
+        same=dict(same or {}),
+        differ=dict(differ or {}),
+    )
+    warnings = check(meetings, "preflight", mine, timeout_s)
+    if optimizer is not None:
+        _checked[optimizer] = Checked(names, ranks)
+    if warnings and meetings.world.rank == 0:
+        listed = ", ".join(warnings)
+        sys.stderr.write(f"puffrun: preflight: not the same on all ranks: {listed} (environment)\n")
+
+
+def find_checked(optimizer: "Optimizer") -> Checked | None:
+    """Return what a preflight found of this optimizer."""
+    return _checked.get(optimizer)
+
+
+def _unwrap(
+    model: "nn.Module | None", group: "ProcessGroup | Iterable[int] | None"
+) -> "tuple[nn.Module | None, list[int] | None]":
+    """Look through DDP, which also says who the replicas are."""
+    from torch.distributed import ProcessGroup, get_process_group_ranks
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(model, DistributedDataParallel):
+        group = model.process_group if group is None else group
+        model = model.module
+    if isinstance(group, ProcessGroup):
+        return model, list(get_process_group_ranks(group))
+    return model, None if group is None else list(group)
+
+
+def check(meetings: Meetings, topic: str, mine: Description, timeout_s: float) -> list[str]:
+    """Hash first, details only on a difference. Returns the variables that differ.
+
+    Raises:
+        DisagreementError: the descriptions do not fit together.
+    """
+    value = _brief(mine)
+    publishers = meetings.meet(topic, value=value, decide=decide_briefs, timeout_s=timeout_s)
+    if not publishers:
+        return []
+    keys = {digest: f"{topic}/{digest}" for digest in publishers}
+    store = meetings.board.store
+    if publishers[value["all"]] == meetings.world.rank:
+        store.set(keys[value["all"]], zlib.compress(mine.to_json().encode()).hex())
+
+    def decide(digests: dict[int, str]) -> list[str]:
+        found = {d: Description.from_json(_unpack(store.get(key))) for d, key in keys.items()}
+        return decide_descriptions({rank: found[digest] for rank, digest in digests.items()})
+
+    try:
+        result: list[str] = meetings.meet(
+            topic, value=value["all"], decide=decide, timeout_s=timeout_s
+        )
+    finally:
+        if publishers[value["all"]] == meetings.world.rank:
+            store.delete_key(keys[value["all"]])
+    return result
+
+
+def _unpack(data: bytes) -> bytes:
+    return zlib.decompress(bytes.fromhex(data.decode()))
+
+
+def _brief(mine: Description) -> dict[str, Any]:
+    """What is compared first: hashes, and whether something is wrong with this rank alone."""
+    bare = [replace(facts, sum="", shard="") for facts in mine.params]
+    rest = [replace(facts, sum="", shard="") for facts in mine.buffers]
+    structure = replace(mine, params=tuple(bare), buffers=tuple(rest), differ={})
+    return {
+        "all": mine.digest(),
+        "structure": structure.digest(),
+        "sums": _hash_sums(mine),
+        "wrong": bool(mine.nameless or mine.duplicates),
+        "differ": mine.differ,
+    }
+
+
+def _hash_sums(mine: Description) -> dict[str, int]:
+    """Hash the values by what they are comparable with: the same part of the same tensors."""
+    sums: dict[str, int] = {}
+    for facts in (*mine.params, *mine.buffers):
+        part = f"{facts.scope} {facts.shard}"
+        sums[part] = zlib.crc32(f"{facts.name} {facts.sum}".encode(), sums.get(part, 0))
+    return sums
+
+
+def decide_briefs(briefs: dict[int, dict[str, Any]]) -> dict[str, int] | None:
+    """Return None when all is well; else who publishes which description: digest → rank."""
+    different = (
+        len({brief["structure"] for brief in briefs.values()}) > 1
+        or any(brief["wrong"] for brief in briefs.values())
+        or _has_different_sums([brief["sums"] for brief in briefs.values()])
+        or find_not_different({rank: brief["differ"] for rank, brief in briefs.items()})
+    )
+    if not different:
+        return None
+    return {brief["all"]: rank for rank, brief in sorted(briefs.items(), reverse=True)}
+
+
+def _has_different_sums(all_sums: list[dict[str, int]]) -> bool:
+    known: dict[str, int] = {}
+    return any(known.setdefault(part, s) != s for sums in all_sums for part, s in sums.items())
+
+
+def decide_descriptions(descriptions: dict[int, Description]) -> list[str]:
+    """Compare everything; returns the environment variables that differ.
+
+    Raises:
+        RefusedError: something is wrong.
+    """
+    findings = compare(descriptions)
+    if findings:
+        raise RefusedError(render(findings, descriptions))
+    return find_env_differences(descriptions)
