@@ -124,11 +124,15 @@ class Missing:
 
 @dataclass(frozen=True)
 class Hang:
-    """The hang verdict: who waits where, and who is missing."""
+    """The hang verdict: who waits where, who is missing, and which ranks are the odd ones out.
+
+    `culprits` is empty where the evidence does not single anybody out.
+    """
 
     text: str
     waiting: tuple[Waiting, ...] = ()
     missing: tuple[Missing, ...] = ()
+    culprits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,10 @@ class RunDir:
         """The stacks of a rank."""
         return self.stacks_dir / f"rank-{rank}.txt"
 
+    def records_path(self, rank: int, recorder: str) -> Path:
+        """The raw collectives of a rank, as one of torch's flight recorders tells them."""
+        return self.stacks_dir / f"rank-{rank}.{recorder.removesuffix('_json')}.json"
+
     def socket_path(self, rank: int) -> Path:
         """The unix socket on which a rank answers what it does (`rank/server.py`)."""
         return self.ranks_dir / f"rank-{rank}.sock"

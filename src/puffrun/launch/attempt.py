@@ -5,11 +5,12 @@ import os
 import selectors
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from puffrun import diagnose
 from puffrun.launch.events import EventLog
+from puffrun.launch.hang import find_hang
 from puffrun.launch.keyboard import start_keyboard
 from puffrun.launch.listener import LaunchListener
 from puffrun.launch.pump import Pump
@@ -42,6 +43,7 @@ from puffrun.watch import (
     step,
 )
 
+HASTY_REASONS = ("Signalled", "RankExited", "RankRaised")  # the ranks fall apart, or a user waits
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
 
 
@@ -60,6 +62,7 @@ class Attempt:
     pump: Pump = field(init=False)
     state: WatchState = field(init=False)
     ended: GuardedExit | None = None
+    evidence: tuple[diagnose.RankEvidence, ...] = ()
     _leaders: dict[int, ProcStat] = field(default_factory=dict)
     _seen_errors: set[int] = field(default_factory=set)
     _crash: str | None = None
@@ -151,10 +154,14 @@ class Attempt:
         )
 
     def _collect(self, why: str) -> None:
-        """Note what every living rank does, before anything is signalled."""
-        doing = {rank: find_stat(pid) for rank, pid in self._living_pids().items()}
-        states = {rank: stat.state for rank, stat in doing.items() if stat is not None}
-        self.events.write("evidence", why=why, states=states)
+        """Take the evidence of every living rank, before anything is signalled."""
+        views = self.state.ranks
+        asked = {r: pid for r, pid in self._living_pids().items() if views[r].error is None}
+        patience = diagnose.HASTY if why in HASTY_REASONS else diagnose.PATIENT
+        self.evidence = diagnose.collect_evidence(self.run_dir, asked, patience)
+        states = {each.rank: each.native.state for each in self.evidence}
+        hang = find_hang(self.state, self.evidence, self.plan)
+        self.events.write("evidence", why=why, states=states, hang=hang and asdict(hang))
 
     def _living_pids(self) -> dict[int, int]:
         return {rank: self.state.ranks[rank].pid for rank in self.state.running}

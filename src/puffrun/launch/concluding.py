@@ -8,7 +8,8 @@ from typing import Any
 
 from puffrun import diagnose
 from puffrun.launch.attempt import Attempt
-from puffrun.outcome import ArtifactResult, Cause, Outcome, Process, RankResult, RankState
+from puffrun.launch.hang import find_hang
+from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankResult, RankState
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat
 from puffrun.rundir import RunDir
@@ -45,12 +46,14 @@ class Conclusion:
     def of_attempt(self, attempt: Attempt) -> Outcome:
         """Make the outcome of an attempt that has ended."""
         verdict = conclude(attempt.state)
+        hang = find_hang(attempt.state, attempt.evidence, self.plan)
         views = attempt.state.ranks
         ended = attempt.ended or GuardedExit(None)
         rank_pids = {view.pid: rank for rank, view in views.items()}
         strangers = [stat for stat in ended.cleaned if stat.pid not in rank_pids]
         outcome = replace(
-            self.without_ranks(self._with_evidence(verdict)),
+            self.without_ranks(self._with_evidence(verdict, hang)),
+            hang=hang,
             ranks=tuple(
                 self._rank_result(rank, views.get(rank), verdict)
                 for rank in range(self.plan.world_size)
@@ -60,11 +63,16 @@ class Conclusion:
         )
         return _unkillable(outcome) if outcome.leftovers else outcome
 
-    def _with_evidence(self, verdict: Verdict) -> Verdict:
+    def _with_evidence(self, verdict: Verdict, hang: Hang | None) -> Verdict:
         """Add what only the files of the run know: the whole log, the agent's last words."""
         cause = verdict.cause
         if cause is None:
             return verdict
+        if cause.kind == "stall" and cause.rank is None and hang and len(hang.culprits) == 1:
+            cause = replace(cause, rank=hang.culprits[0])
+        if cause.signal is not None and cause.rank is not None:
+            frames = diagnose.read_crash_frames(self.run_dir.crash_path(cause.rank))
+            cause = replace(cause, frames=frames)
         detail: dict[str, Any] = dict(cause.detail)
         tail = cause.log_tail
         if cause.rank is not None:
@@ -91,6 +99,7 @@ class Conclusion:
             return RankResult(rank, local_rank, node, "killed")
         returncode = view.returncode
         log_path = self.run_dir.log_path(view.rank)
+        stack_path = self.run_dir.stack_path(view.rank)
         return RankResult(
             rank=view.rank,
             local_rank=view.local_rank,
@@ -103,6 +112,9 @@ class Conclusion:
             ended_at=view.ended_at,
             last_progress=log_path.stat().st_mtime_ns if log_path.exists() else None,
             log_path=str(log_path.relative_to(self.run_dir.path)),
+            stack_path=str(stack_path.relative_to(self.run_dir.path))
+            if stack_path.exists()
+            else None,
         )
 
 

@@ -1,5 +1,6 @@
 """The watchdog's mind: a pure state machine from observations to actions, and the blame."""
 
+from puffrun.watch.blame import looks_like_victim, signal_name
 from puffrun.watch.machine import WatchState, shift, step
 from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
 from puffrun.watch.values import (
@@ -50,6 +51,8 @@ __all__ = [
     "WatchState",
     "conclude",
     "decide_restart",
+    "looks_like_victim",
     "shift",
+    "signal_name",
     "step",
 ]

@@ -1,4 +1,4 @@
-"""What the ranks are doing, read from outside: /proc, cgroup counters and log tails.
+"""What the kernel and the logs say of the ranks: /proc, cgroup counters, log tails.
 
 Reads only; nothing here disturbs a rank.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from puffrun.diagnose.evidence import NativeState
 from puffrun.process import ProcStat, find_descendants
 
 TAIL_BYTES = 1 << 16
@@ -75,6 +76,29 @@ def measure_cpu(pids: Iterable[int], stats: Mapping[int, ProcStat]) -> int:
     roots = [pid for pid in pids if pid in stats]
     return sum(stats[pid].cpu for pid in roots) + sum(
         stat.cpu for stat in find_descendants(roots, stats)
+    )
+
+
+def read_io_bytes(pid: int) -> int:
+    """Read how much a process has read and written so far; 0 when it is gone or not ours."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
+
+
+def read_native_state(pid: int, stats: Mapping[int, ProcStat]) -> NativeState:
+    """Read what the main thread of a process does, as far as the kernel tells us."""
+    try:
+        wait = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        wait = ""
+    children = [stat for stat in stats.values() if stat.ppid == pid and stat.alive]
+    return NativeState(
+        state=stats[pid].state if pid in stats else "",
+        wait="" if wait == "0" else wait,
+        children=tuple(f"{stat.name} (pid {stat.pid})" for stat in children),
     )
 
 

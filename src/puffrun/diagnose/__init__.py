@@ -1,0 +1,47 @@
+"""What the ranks are doing: evidence taken from outside and from torch, and the hang verdict.
+
+`collect_evidence` only reads, and disturbs no rank; `conclude_hang` is a pure function of it.
+"""
+
+from puffrun.diagnose.collect import HASTY, PATIENT, Patience, collect_evidence
+from puffrun.diagnose.evidence import Fallen, NativeState, RankEvidence
+from puffrun.diagnose.kernel import (
+    Zombie,
+    find_crashed_children,
+    find_stopped,
+    measure_cpu,
+    read_io_bytes,
+    read_log_tail,
+    read_oom_kills,
+)
+from puffrun.diagnose.pulse import Pulse, read_pulse
+from puffrun.diagnose.records import Collective, FlightRecord, parse_flight_record
+from puffrun.diagnose.stacks import ThreadStack, parse_faulthandler, parse_py_spy, read_crash_frames
+from puffrun.diagnose.verdict import conclude_hang
+
+__all__ = [
+    "HASTY",
+    "PATIENT",
+    "Collective",
+    "Fallen",
+    "FlightRecord",
+    "NativeState",
+    "Patience",
+    "Pulse",
+    "RankEvidence",
+    "ThreadStack",
+    "Zombie",
+    "collect_evidence",
+    "conclude_hang",
+    "find_crashed_children",
+    "find_stopped",
+    "measure_cpu",
+    "parse_faulthandler",
+    "parse_flight_record",
+    "parse_py_spy",
+    "read_crash_frames",
+    "read_io_bytes",
+    "read_log_tail",
+    "read_oom_kills",
+    "read_pulse",
+]

@@ -1,0 +1,61 @@
+"""Which frame of a stack is the user's, and what lies between it and the innermost one."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import puffrun
+from puffrun.outcome import Frame
+
+_OUR_DIR = str(Path(puffrun.__file__).parent) + "/"
+_STDLIB = re.compile(r"/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+
+
+def is_library(path: str) -> bool:
+    """Whether a frame is not in user code: Python's, a package's, torch's or puffrun's."""
+    if path.startswith("<frozen "):
+        return True
+    if path.startswith(_OUR_DIR):
+        return not path.startswith(_OUR_DIR + "demo/")
+    return bool(_PACKAGES.search(path) or _STDLIB.search(path))
+
+
+def is_in_rank_library(path: str) -> bool:
+    """Whether a frame is in puffrun's own in-rank library."""
+    return path.startswith(_OUR_DIR + "rank/")
+
+
+def split_at_user(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Frame | None]:
+    """Split innermost-first frames: what user code called, and the innermost frame in user code.
+
+    A program that is itself an installed package has no frame in user code; its innermost one
+    that is neither torch's nor Python's counts then.
+    """
+    for is_foreign in (is_library, _is_plumbing):
+        for index, frame in enumerate(frames):
+            if not is_foreign(frame.path):
+                return tuple(frames[:index]), frame
+    return tuple(frames), None
+
+
+def _is_plumbing(path: str) -> bool:
+    if "/site-packages/torch/" in path or "/dist-packages/torch/" in path:
+        return True
+    return is_library(path) and not _PACKAGES.search(path)
+
+
+def render_place(frame: Frame | None, cwd: Path) -> str:
+    """Name a place as people say it: `train.py:88 in step`; "" for none."""
+    if frame is None:
+        return ""
+    packages = _PACKAGES.split(frame.path)
+    start = f"{cwd}/"
+    if len(packages) > 1:
+        path = packages[-1]
+    elif frame.path.startswith(start):
+        path = frame.path.removeprefix(start)
+    else:
+        path = os.path.basename(frame.path)  # noqa: PTH119  # a name to show, not a path
+    return f"{path}:{frame.line} in {frame.function}"

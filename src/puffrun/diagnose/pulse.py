@@ -1,0 +1,55 @@
+"""A rank's pulse: counters that move when it does, cheap enough to take now and then."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from puffrun.diagnose.asking import NoAnswerError, ask
+from puffrun.diagnose.kernel import measure_cpu, read_io_bytes
+from puffrun.diagnose.records import parse_counters
+from puffrun.process import ProcStat, find_descendants
+from puffrun.rundir import RunDir
+
+ASK_S = 0.5
+BUSY_TICKS_PER_S = 5.0  # CPU ticks a second above which a rank is said to compute
+BUSY_BYTES_PER_S = 4096.0  # the same for what it reads and writes
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """`counters`: (enqueued, completed) by process group, None when the rank cannot tell.
+
+    `cpu` (ticks) and `io_bytes` are the rank's and its children's.
+    """
+
+    counters: Mapping[str, tuple[int, int]] | None = field(default=None)
+    cpu: int = 0
+    io_bytes: int = 0
+
+    @property
+    def is_in_collective(self) -> bool:
+        """Whether it has enqueued a collective that has not ended."""
+        return any(enqueued > done for enqueued, done in (self.counters or {}).values())
+
+    def moved_since(self, earlier: "Pulse", seconds: float) -> bool:
+        """Whether the rank got anywhere: what it spends inside one collective does not count."""
+        if self.counters != earlier.counters:
+            return True
+        if self.is_in_collective:
+            return False
+        return (
+            self.cpu - earlier.cpu > BUSY_TICKS_PER_S * seconds
+            or self.io_bytes - earlier.io_bytes > BUSY_BYTES_PER_S * seconds
+        )
+
+
+def read_pulse(run_dir: RunDir, rank: int, pid: int, stats: Mapping[int, ProcStat]) -> Pulse:
+    """Take one rank's pulse; a stopped one is not asked, because it cannot answer."""
+    tree: Iterable[int] = (pid, *(stat.pid for stat in find_descendants([pid], stats)))
+    counters = None
+    if pid in stats and stats[pid].state not in "Tt":
+        try:
+            answer = ask(run_dir.socket_path(rank), "fr_trace_json", ASK_S)
+            counters = parse_counters(answer)
+        except NoAnswerError:
+            counters = None
+    return Pulse(counters, measure_cpu([pid], stats), sum(map(read_io_bytes, tree)))

@@ -1,0 +1,33 @@
+"""The hang verdict of an attempt: its evidence, and how its fallen ranks ended."""
+
+from puffrun import diagnose
+from puffrun.outcome import Hang
+from puffrun.plan import LaunchPlan
+from puffrun.watch import RankView, WatchState, looks_like_victim, signal_name
+
+
+def find_hang(
+    state: WatchState, evidence: tuple[diagnose.RankEvidence, ...], plan: LaunchPlan
+) -> Hang | None:
+    """Conclude who waited where; None when nobody was asked and nobody's error tells."""
+    gone = [
+        view
+        for view in state.ranks.values()
+        if view.error is not None or (view.exited and not view.exited_after_stop)
+    ]
+    fallen = [_as_fallen(view) for view in gone]
+    if state.succeeded or not (evidence or any(each.is_victim for each in fallen)):
+        return None
+    return diagnose.conclude_hang(evidence, world_size=plan.world_size, cwd=plan.cwd, fallen=fallen)
+
+
+def _as_fallen(view: RankView) -> diagnose.Fallen:
+    """Say how a rank ended, or is about to."""
+    is_victim = view.failed and looks_like_victim(view)
+    if view.error is not None:
+        return diagnose.Fallen(view.rank, f"raised {view.error.type}", view.error.frames, is_victim)
+    code = view.returncode
+    if code is None:
+        return diagnose.Fallen(view.rank, "ended", (), is_victim)
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited {code}"
+    return diagnose.Fallen(view.rank, how, (), is_victim)
