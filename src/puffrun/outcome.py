@@ -96,7 +96,7 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was left by the ranks: still alive (`leftovers`) or ended by us (`cleaned`)."""
+    """A process left by the ranks: still alive (`leftovers`), or ended by us (`cleaned`)."""
 
     pid: int
     name: str
@@ -106,7 +106,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Ranks that wait in the same operation at the same place, for example `train.py:88 in step`."""
+    """Ranks that wait in the same operation at one place, such as `train.py:88 in step`."""
 
     ranks: tuple[int, ...]
     op: str
