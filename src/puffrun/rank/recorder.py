@@ -10,28 +10,29 @@ string comparison an audit event (measured: 33,000 events while torch is importe
 Imported by file path at start-up: standard library only, and the expensive parts when needed.
 """
 
+import _thread
 import os
 import sys
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 
 MAX_MESSAGE_CHARS = 20_000
 MAX_FRAMES = 100
+STDLIB_DIR = os.path.dirname(os.__file__)  # noqa: PTH120  # pathlib is slow to import
 
 
 def install(run_dir: str, rank: int) -> None:
     """Record the exception that ends this process, and only this process, not a fork of it."""
     pid = os.getpid()
+    main_thread = _thread.get_ident()
 
     def on_audit(event: str, args: tuple[object, ...]) -> None:
         if event != "sys.excepthook":
             return
-        _, _, value, trace = args
-        if os.getpid() != pid or _python_is_running() or not isinstance(value, BaseException):
+        if (os.getpid(), _thread.get_ident()) != (pid, main_thread) or _python_is_running():
             return
-        try:
-            record(run_dir, rank, value, trace if isinstance(trace, TracebackType) else None)
-        except OSError as error:  # a full disk must not hide the program's own traceback
-            sys.stderr.write(f"puffrun: could not record the exception of rank {rank}: {error}\n")
+        _, _, value, trace = args
+        if isinstance(value, BaseException):
+            _try_to_record(run_dir, rank, value, trace)
 
     sys.addaudithook(on_audit)
 
@@ -44,6 +45,43 @@ def _python_is_running() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _try_to_record(run_dir: str, rank: int, value: BaseException, trace: object) -> None:
+    """Whatever goes wrong here must not hide the program's own traceback.
+
+    CPython drops that one for good when an audit hook raises a RuntimeError.
+    """
+    try:
+        with PythonsOwnModules():
+            record(run_dir, rank, value, trace if isinstance(trace, TracebackType) else None)
+    except Exception as error:  # noqa: BLE001  # a full disk, a run directory that is gone
+        if sys.stderr is not None and not sys.stderr.closed:
+            sys.stderr.write(f"puffrun: could not record the exception of rank {rank}: {error}\n")
+
+
+class PythonsOwnModules:
+    """While entered, imports find Python's own modules, though the program has some of that name.
+
+    A json.py next to the program's script comes first on its path; it need not be JSON.
+    """
+
+    def __enter__(self) -> None:
+        self._path = sys.path[:]
+        self._hidden = {name: m for name, m in list(sys.modules.items()) if _shadows(name, m)}
+        sys.path[:] = [entry for entry in sys.path if entry.startswith(STDLIB_DIR)]
+        for name in self._hidden:
+            del sys.modules[name]
+
+    def __exit__(self, *_exception: object) -> None:
+        sys.path[:] = self._path
+        sys.modules.update(self._hidden)
+
+
+def _shadows(name: str, module: ModuleType) -> bool:
+    path = getattr(module, "__file__", None)
+    is_pythons = name.partition(".")[0] in sys.stdlib_module_names
+    return is_pythons and isinstance(path, str) and not path.startswith(STDLIB_DIR)
 
 
 def record(run_dir: str, rank: int, value: BaseException, trace: TracebackType | None) -> None:
