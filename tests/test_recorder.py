@@ -145,7 +145,7 @@ ENDINGS = {
         "boom",
     ),
     "own hook that fails": (
-        "def hook(*_): raise KeyError('hook')\nimport sys; sys.excepthook = hook; raise ValueError('a')",
+        "def hook(*_): 1/0\nimport sys\nsys.excepthook = hook\nraise ValueError('a')",
         "ValueError",
         "a",
     ),
