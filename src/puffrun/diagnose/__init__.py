@@ -3,7 +3,7 @@
 `collect_evidence` only reads, and disturbs no rank; `conclude_hang` is a pure function of it.
 """
 
-from puffrun.diagnose.collect import HASTY, PATIENT, Patience, collect_evidence
+from puffrun.diagnose.collect import HASTY, MAX_AT_ONCE, PATIENT, Patience, collect_evidence
 from puffrun.diagnose.evidence import Fallen, NativeState, RankEvidence
 from puffrun.diagnose.kernel import (
     Zombie,
@@ -18,9 +18,11 @@ from puffrun.diagnose.pulse import Pulse, read_pulse
 from puffrun.diagnose.records import Collective, FlightRecord, parse_flight_record
 from puffrun.diagnose.stacks import ThreadStack, parse_faulthandler, parse_py_spy, read_crash_frames
 from puffrun.diagnose.verdict import conclude_hang
+from puffrun.diagnose.waits import is_elsewhere
 
 __all__ = [
     "HASTY",
+    "MAX_AT_ONCE",
     "PATIENT",
     "Collective",
     "Fallen",
@@ -35,6 +37,7 @@ __all__ = [
     "conclude_hang",
     "find_crashed_children",
     "find_stopped",
+    "is_elsewhere",
     "measure_cpu",
     "parse_faulthandler",
     "parse_flight_record",

@@ -54,7 +54,7 @@ def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Positio
     named = _name_operation(called)
     if open_one is not None:
         wait = _wait_in(open_one, evidence, place, world_size)
-        if thread is None or _is_waiting(called, user):
+        if thread is None or _is_waiting(called, user, open_one.backend):
             return Position(evidence.rank, place, wait=wait)
         return Position(evidence.rank, place, joined=wait)
     if named:
@@ -63,14 +63,21 @@ def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Positio
     return Position(evidence.rank, place)
 
 
-def _is_waiting(called: Sequence[Frame], user: Frame | None) -> bool:
+def is_elsewhere(evidence: RankEvidence) -> bool:
+    """Whether a rank's stack is known and shows that it waits in no collective."""
+    position = find_position(evidence, Path(), 1)
+    return bool(evidence.threads) and position.wait is None
+
+
+def _is_waiting(called: Sequence[Frame], user: Frame | None, backend: str) -> bool:
     """Whether a thread with an open collective waits for it, and does not do something else.
 
-    A wait on an asynchronous one (`work.wait()`, `loss.item()`) has no Python frame of its own.
+    A wait on an asynchronous one (`work.wait()`, `loss.item()`) has no Python frame of its own, and
+    on a GPU any line may be one.
     """
     if called or user is None:
         return user is None or _is_below(called, _COLLECTIVE)
-    return bool(_WAIT_CALL.search(user.code))
+    return backend == "nccl" or bool(_WAIT_CALL.search(user.code))
 
 
 def find_last_wait(fallen: Fallen, cwd: Path) -> Wait | None:
