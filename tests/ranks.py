@@ -30,7 +30,9 @@ with warnings.catch_warnings():
 
 LIMIT_S = 60.0  # reaching it is the failure
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["ranks", "torch.distributed.tensor"])
+_context.set_forkserver_preload(
+    ["ranks", "pytest", "torch.distributed.tensor", "puffrun.rank.guard", "puffrun.rank.checkpoint"]
+)
 
 
 def _start_forkserver() -> None:

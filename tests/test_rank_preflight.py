@@ -1,4 +1,4 @@
-"""The preflight and guard matrix on real gloo ranks: right on every rank, nothing changed, no hang."""
+"""Preflight and guard on real gloo ranks: right on every rank, nothing changed, no hang."""
 
 import json
 import time

@@ -50,14 +50,14 @@ def connect(world: World) -> Store:
     Raises:
         DistNetworkError: nobody answers there within `CONNECT_S`.
     """
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     if world.store_address is None:
         from torch.distributed.distributed_c10d import _get_default_store
 
-        return cast("Store", dist.PrefixStore(world.namespace, _get_default_store()))
+        return cast("Store", PrefixStore(world.namespace, _get_default_store()))
     host, port, agent_hosts = world.store_address
-    tcp = dist.TCPStore(
+    tcp = TCPStore(
         host,
         port,
         world.size,
@@ -66,7 +66,7 @@ def connect(world: World) -> Store:
         wait_for_workers=False,
         multi_tenant=True,
     )
-    return cast("Store", dist.PrefixStore(world.namespace, tcp))
+    return cast("Store", PrefixStore(world.namespace, tcp))
 
 
 @dataclass

@@ -7,11 +7,15 @@ two always sees the other, whatever happens in between.
 
 import json
 import signal
+import threading
 
 from puffrun.rank.board import Store
 from puffrun.rank.verdict import Absence, Arrival, conclude
 
 OPEN, GONE = "open", "gone"
+MOMENTS_S = 0.2
+COUNT_BITS = 20  # of `n/count`: up to a million ranks
+COUNT_MASK = (1 << COUNT_BITS) - 1
 
 
 def describe_exit(returncode: int | None) -> str:
@@ -41,12 +45,30 @@ def announce_exit(store: Store, rank: int, size: int, returncode: int | None) ->
     if not store.check([OPEN]):
         return
     number = int(store.get(OPEN))
-    if store.check([f"{number}/verdict"]) or not store.check([f"{number}/who"]):
-        return
-    arrivals = [
-        Arrival.from_json(line) for line in store.get(f"{number}/who").decode().splitlines()
-    ]
-    if not arrivals or any(arrival.rank == rank for arrival in arrivals):
-        return  # it came before it ended, so this meeting does not wait for it
-    verdict = conclude(arrivals[0].topic, arrivals, size, Absence(gone=read_gone(store)))
-    store.compare_set(f"{number}/verdict", "", verdict.to_json())
+    if _waits_for(store, number, rank, size):
+        arrivals = [arrival for arrival in _read_arrivals(store, number) if arrival.rank != rank]
+        topic = arrivals[0].topic if arrivals else "a meeting"
+        verdict = conclude(topic, arrivals, size, Absence(gone=read_gone(store)))
+        store.compare_set(f"{number}/verdict", "", verdict.to_json())
+
+
+def _waits_for(store: Store, number: int, rank: int, size: int) -> bool:
+    """Whether a meeting cannot end without this rank.
+
+    A rank that came need not be waited for, unless it died on the way in, between its record and
+    its count, or as the last one, before it concluded. A living rank does both within moments.
+    """
+    if all(arrival.rank != rank for arrival in _read_arrivals(store, number)):
+        return not store.check([f"{number}/verdict"])
+    threading.Event().wait(MOMENTS_S)
+    if store.check([f"{number}/verdict"]) or not store.check([f"{number}/count"]):
+        return False
+    count = store.add(f"{number}/count", 0) & COUNT_MASK
+    return count == size or count < len(_read_arrivals(store, number))
+
+
+def _read_arrivals(store: Store, number: int) -> list[Arrival]:
+    if not store.check([f"{number}/who"]):
+        return []
+    lines = store.get(f"{number}/who").decode().splitlines()
+    return [Arrival.from_json(line) for line in lines]

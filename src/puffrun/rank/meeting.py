@@ -24,7 +24,7 @@ from typing import Any
 
 from puffrun.errors import DisagreementError
 from puffrun.rank.board import Board
-from puffrun.rank.gone import OPEN, read_gone
+from puffrun.rank.gone import COUNT_BITS, COUNT_MASK, OPEN, read_gone
 from puffrun.rank.site import find_caller, find_raising_line
 from puffrun.rank.verdict import (
     MAX_MESSAGE_CHARS,
@@ -40,7 +40,6 @@ from puffrun.rank.world import World, detect_world
 DEFAULT_TIMEOUT_S = 600.0
 WINDOW_S = 1.0  # how long others may still add their errors once one is known
 STORE_S = 60.0  # how long the store may take to show a verdict that was written
-COUNT_BITS = 20  # up to a million ranks
 NAME_BITS = 22
 
 
@@ -128,7 +127,8 @@ class Meeting:
         hurry = names_differ or self.mine.error is not None
         if count == 1:
             self._board.store.set(OPEN, str(self.number))
-            hurry = hurry or bool(read_gone(self._board.store))
+            if read_gone(self._board.store):
+                return self.propose(self._conclude(0.0))
         try:
             return self._wait(min(WINDOW_S, timeout_s) if hurry else timeout_s, hurry=hurry)
         except BaseException as interruption:
@@ -141,7 +141,7 @@ class Meeting:
         store.append(self._key("who"), self.mine.to_json() + "\n")
         name = zlib.crc32(self.mine.topic.encode()) >> (32 - NAME_BITS)
         total = store.add(self._key("count"), 1 + (name << COUNT_BITS))
-        count = total & ((1 << COUNT_BITS) - 1)
+        count = total & COUNT_MASK
         return count, total >> COUNT_BITS != count * name
 
     def propose(self, verdict: Verdict) -> Verdict:
