@@ -33,12 +33,18 @@ class Session:
     streams: RankStreams
     attempt: int
     _buffer: bytes = b""
+    zygote_pid: int | None = None  # known once the agent is ready
     agent_gone: bool = False
 
     @property
     def agent_pid(self) -> int:
         """The torchrun agent's pid."""
         return self.guarded.command_pid or 0
+
+    @property
+    def own_pids(self) -> list[int]:
+        """Puffrun's own processes below the guardian."""
+        return [pid for pid in (self.agent_pid, self.zygote_pid) if pid is not None]
 
     def go(self, env: Mapping[str, str]) -> None:
         """Let the agent start the ranks, with these variables added to their environment."""
@@ -117,6 +123,7 @@ def _request(
         "inject_dir": str(INJECT_DIR),
         "attempt": attempt,
         "stdio": [list(triple) for triple in streams.stdio],
+        "preload": plan.preload,
     }
 
 

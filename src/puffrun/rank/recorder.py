@@ -17,6 +17,8 @@ from types import FrameType, ModuleType, TracebackType
 
 MAX_MESSAGE_CHARS = 20_000
 MAX_FRAMES = 100
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # pathlib is slow to import
+_BELOW_MAIN = (f"{_PACKAGE_DIR}/agent/start.py", f"{_PACKAGE_DIR}/rank/program.py")
 STDLIB_DIR = os.path.dirname(os.__file__)  # noqa: PTH120  # pathlib is slow to import
 
 
@@ -35,6 +37,25 @@ def install(run_dir: str, rank: int) -> None:
             _try_to_record(run_dir, rank, value, trace)
 
     sys.addaudithook(on_audit)
+
+
+def note_crashes(path: str) -> None:
+    """Let a fault in native code leave the Python stack; a program's own faulthandler wins."""
+    import faulthandler
+
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER=1
+        faulthandler.enable(fd)
+
+
+def skip_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Skip the frames below `__main__` in a rank that was forked; an executed one has none."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in _BELOW_MAIN:
+        trace = trace.tb_next
+    return trace
 
 
 def _python_is_running() -> bool:
@@ -90,11 +111,13 @@ def record(run_dir: str, rank: int, value: BaseException, trace: TracebackType |
     Raises:
         OSError: the run directory cannot be written.
     """
-    import json
     import time
+
+    at = time.time_ns()  # before the imports that take milliseconds: it decides who was first
+    import json
     import traceback
 
-    at = time.time_ns()
+    trace = skip_our_frames(trace)
     summaries = traceback.extract_tb(trace)[-MAX_FRAMES:]
     document = {
         "rank": rank,

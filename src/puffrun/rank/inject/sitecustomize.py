@@ -30,9 +30,10 @@ def _is_rank() -> bool:
 
 def _start() -> None:
     run_dir, rank = os.environ["PUFFRUN_RUN_DIR"], int(os.environ["RANK"])
-    _load("recorder").install(run_dir, rank)
+    recorder = _load("recorder")
+    recorder.install(run_dir, rank)
     _load("server").install(run_dir, rank)
-    _note_crashes(f"{run_dir}/ranks/rank-{rank}.crash")
+    recorder.note_crashes(f"{run_dir}/ranks/rank-{rank}.crash")
 
 
 def _load(name: str) -> ModuleType:
@@ -49,18 +50,6 @@ def _load(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _note_crashes(path: str) -> None:
-    """Let a fault in native code leave the Python stack; a program's own faulthandler wins."""
-    import faulthandler
-
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return
-    if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER=1
-        faulthandler.enable(fd)
 
 
 def _chain() -> None:
