@@ -28,7 +28,7 @@ from puffrun.report import write_report
 from puffrun.rundir import RunDir, artifact_env_name
 from puffrun.watch import AttemptResult, GiveUp, Verdict, decide_restart
 
-END_TIMEOUT_S = 30.0  # beyond the grace period, for a guardian to end a tree
+END_TIMEOUT_S = 30.0  # for a guardian to end an agent that has no ranks yet
 
 
 @dataclass
@@ -80,7 +80,10 @@ class Launch:
     def _end_early(self, session: Session, verdict: Verdict) -> Outcome:
         """End an agent that has no ranks yet."""
         session.guarded.kill()
-        ended = session.guarded.wait(self.plan.grace_s + END_TIMEOUT_S)
+        ended = session.guarded.wait(END_TIMEOUT_S)
+        if ended is None:
+            session.guarded.replace()
+            ended = session.guarded.wait(END_TIMEOUT_S)
         session.link.close()
         return self.conclusion.without_ranks(verdict, ended.leftovers if ended else ())
 
@@ -188,7 +191,10 @@ def launch(
         outcome = _run_or_explain(
             Launch(plan, config, environ, listener, inbox, run_dir, events, wake_fd, conclusion)
         )
-        write_report(run_dir, outcome, plan_as_json(plan))
+        try:
+            write_report(run_dir, outcome, plan_as_json(plan))
+        except OSError as error:  # a full disk, `rm -r`: the run has ended as it has
+            listener.note(f"cannot write {run_dir.report_path}: {error.strerror}")
         events.write("run-ended", outcome=outcome.kind, exit_code=outcome.exit_code)
     finally:
         release_artifacts(plan.state_dir, plan.run_id)

@@ -114,6 +114,10 @@ class Guarded:
         """Ask for the end of the whole tree now."""
         self._say({"kill": True})
 
+    def replace(self) -> None:
+        """Kill a guardian that does not answer; `wait` then ends what was below it from here."""
+        self._popen.kill()
+
     def receive(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Take the messages that have come (`started`, `reaped`, `exited`, `ended`)."""
         deadline = time.monotonic() + timeout_s
