@@ -18,7 +18,24 @@ class Command:
     function: str
     help: str
     passes_rest: bool = False  # everything after the first argument goes to somebody else
+    epilog: str = ""  # what stands below the options in the command's own help
 
+
+# \b keeps Typer from filling the lines of a paragraph
+_SMOKE_EPILOG = """\b
+The gate (--wheel FILE) installs the wheel into a fresh virtual environment outside the
+checkout and runs it from an empty directory: -c demo, or -m MODULE of the wheel. It takes
+--extra-site, --cpus, --gpus, --steps, --timeout, --stall-timeout, --exit-timeout, --grace,
+--allow, --no-progress-check, --junit and --json.
+
+\b
+Environment variables
+  CUDA_VISIBLE_DEVICES   the gate runs on the GPUs that it leaves, too; empty: on none
+  TMPDIR                 where the gate makes its directories; not inside the checkout
+  PIP_*                  pip's own settings, such as PIP_INDEX_URL and PIP_CONSTRAINT
+  GITHUB_ACTIONS         true: findings become annotations, and a step summary is written
+  PUFFRUN_SMOKE=1, PUFFRUN_MAX_STEPS=N   are set for the program that runs
+"""
 
 COMMANDS = {
     "train": Command(
@@ -32,9 +49,17 @@ COMMANDS = {
         "build_artifacts",
         "Build what training needs, once, and say where it is.",
     ),
+    "smoke": Command(
+        "puffrun.cli.smoke",
+        "smoke",
+        "A short CPU run for CI, green or red; and the gate for a wheel.",
+        passes_rest=True,
+        epilog=_SMOKE_EPILOG,
+    ),
+    "doctor": Command("puffrun.cli.doctor", "doctor", "What would go wrong here, before it does."),
     "report": Command("puffrun.cli.report", "report", "Show a past run again (default: the last)."),
 }
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 def make_app(argv: Sequence[str]) -> typer.Typer:
@@ -50,8 +75,10 @@ def make_app(argv: Sequence[str]) -> typer.Typer:
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         function = _load(command) if name == asked else _listed_only
-        settings = {"allow_interspersed_args": False} if command.passes_rest else {}
-        app.command(name, help=command.help, context_settings=settings | _SETTINGS)(function)
+        settings = _SETTINGS | ({"allow_interspersed_args": False} if command.passes_rest else {})
+        app.command(
+            name, help=command.help, epilog=command.epilog or None, context_settings=settings
+        )(function)
     return app
 
 

@@ -116,7 +116,7 @@ def _build(
     screen = make_screen(sys.stderr, caller.environ)
     draw = ArtifactScreen(screen, shown_from=caller.cwd)
     try:
-        with _stopped_by_signals() as stop:
+        with stopped_by_signals() as stop:
             results = ensure_artifacts(
                 config,
                 names,
@@ -132,7 +132,7 @@ def _build(
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[StopToken]:
+def stopped_by_signals() -> Iterator[StopToken]:
     """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; an ignored one stays ignored."""
     stop = StopToken()
 

@@ -96,15 +96,15 @@ def train(  # noqa: PLR0913 - Typer reads one parameter an option
         "run-dir": run_dir,
     }
     caller: Caller = ctx.obj
-    asked = _load_asked(caller, config, flags)
-    asked = _take_target(asked, target or [], caller.cwd, is_module=is_module)
-    plan = _make_checked_plan(asked, caller, target or [])
+    asked = load_asked(caller, config, flags)
+    asked = take_target(asked, target or [], caller.cwd, is_module=is_module)
+    plan = make_checked_plan(asked, caller, target or [])
     if dry_run:
         return _show_plan(plan, asked, caller, as_json=as_json)
     return _launch(plan, asked, caller)
 
 
-def _load_asked(
+def load_asked(
     caller: Caller, path: Path | None, flags: Mapping[str, str | bool | None]
 ) -> RunConfig:
     """Load the config and put the flags over it."""
@@ -113,7 +113,7 @@ def _load_asked(
     return replace(config, launch=apply_flags(config.launch, flags, caller.cwd))
 
 
-def _take_target(
+def take_target(
     config: RunConfig, words: Sequence[str], cwd: Path, *, is_module: bool
 ) -> RunConfig:
     """Put a TARGET with its ARGS in the place of the config's program."""
@@ -129,7 +129,8 @@ def _take_target(
     return replace(config, train=replace(config.train, script=script, module=module, args=args))
 
 
-def _make_checked_plan(config: RunConfig, caller: Caller, target: Sequence[str]) -> LaunchPlan:
+def make_checked_plan(config: RunConfig, caller: Caller, target: Sequence[str]) -> LaunchPlan:
+    """Plan for this machine, and look at the files that the plan names."""
     allocation = detect_allocation(caller.environ, run_captured, nodes=config.launch.nodes)
     invocation = Invocation(
         cwd=caller.cwd,

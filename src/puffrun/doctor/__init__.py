@@ -1,0 +1,1 @@
+"""What would go wrong here, before it does."""
