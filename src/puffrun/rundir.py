@@ -3,12 +3,14 @@
 Imported by the ranks too, so it stays on the standard library and imports nothing heavy.
 """
 
+import json
 import os
 import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from puffrun.errors import UsageError
 
@@ -147,6 +149,15 @@ class RunDir:
     def crash_path(self, rank: int) -> Path:
         """The Python stack of a rank that died of a fault in native code; else empty."""
         return self.ranks_dir / f"rank-{rank}.crash"
+
+
+def read_checkpoint(run_dir: RunDir) -> dict[str, Any] | None:
+    """Read what `puffrun.checkpoint` published last: {path, step, at}; None when it has not."""
+    try:
+        document: dict[str, Any] = json.loads(run_dir.checkpoint_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document
 
 
 def runs_dir(state_dir: Path) -> Path:

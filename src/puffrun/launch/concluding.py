@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from puffrun import diagnose
+from puffrun.heartbeat import read_heartbeat
 from puffrun.launch.attempt import Attempt
 from puffrun.launch.hang import find_hang
 from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankResult, RankState
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat
-from puffrun.rundir import RunDir
+from puffrun.rundir import RunDir, read_checkpoint
 from puffrun.watch import RankView, Verdict, conclude
 
 CHECKPOINT_LINE = re.compile(r"^checkpoint (\S+)$", re.MULTILINE)
@@ -82,16 +83,27 @@ class Conclusion:
         checkpoint = self.find_checkpoint()
         if checkpoint:
             detail["checkpoint"] = checkpoint
+            detail["checkpoint_at"] = (read_checkpoint(self.run_dir) or {}).get("at")
         return replace(verdict, cause=replace(cause, log_tail=tail, detail=detail))
 
     def find_checkpoint(self) -> str | None:
-        """Find the last checkpoint that the program named: a line `checkpoint PATH`."""
+        """Find the last checkpoint: of `puffrun.checkpoint`, or of a line `checkpoint PATH`."""
+        recorded = read_checkpoint(self.run_dir)
+        if recorded is not None:
+            return str(recorded["path"])
         for rank in range(self.plan.world_size):
             tail = diagnose.read_log_tail(self.run_dir.log_path(rank), CHECKPOINT_SEARCH_LINES)
             named = CHECKPOINT_LINE.findall("\n".join(tail))
             if named:
                 return str(named[-1])
         return None
+
+    def _find_last_progress(self, rank: int) -> int | None:
+        """When a rank last said something: its output, or a heartbeat."""
+        log_path = self.run_dir.log_path(rank)
+        beat = read_heartbeat(self.run_dir.heartbeat_path(rank))
+        signs = [log_path.stat().st_mtime_ns] if log_path.exists() else []
+        return max([*signs, beat.at] if beat is not None else signs, default=None)
 
     def _rank_result(self, rank: int, view: RankView | None, verdict: Verdict) -> RankResult:
         if view is None:  # the run ended before this rank was started
@@ -110,7 +122,7 @@ class Conclusion:
             signal=-returncode if returncode is not None and returncode < 0 else None,
             started_at=view.started_at,
             ended_at=view.ended_at,
-            last_progress=log_path.stat().st_mtime_ns if log_path.exists() else None,
+            last_progress=self._find_last_progress(view.rank),
             log_path=str(log_path.relative_to(self.run_dir.path)),
             stack_path=str(stack_path.relative_to(self.run_dir.path))
             if stack_path.exists()

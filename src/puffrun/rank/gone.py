@@ -6,11 +6,15 @@ two always sees the other, whatever happens in between.
 """
 
 import json
+import queue
 import signal
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 
-from puffrun.rank.board import Store
+from puffrun.rank.board import Store, connect
 from puffrun.rank.verdict import Absence, Arrival, conclude
+from puffrun.rank.world import World, detect_world
 
 OPEN, GONE = "open", "gone"
 MOMENTS_S = 0.2
@@ -72,3 +76,29 @@ def _read_arrivals(store: Store, number: int) -> list[Arrival]:
         return []
     lines = store.get(f"{number}/who").decode().splitlines()
     return [Arrival.from_json(line) for line in lines]
+
+
+class Announcer:
+    """The agent's voice: connects once, when the first rank is started, and tells of each exit."""
+
+    def __init__(self) -> None:
+        self._exits: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def open(self, env: Mapping[str, str]) -> None:
+        """Begin to speak; `env` is a rank's. Further calls do nothing."""
+        if self._thread is None:
+            world = detect_world(env)
+            self._thread = threading.Thread(target=self._speak, args=(world,), daemon=True)
+            self._thread.start()
+
+    def tell(self, rank: int, returncode: int) -> None:
+        """Tell of a rank's exit; does not wait."""
+        self._exits.put((rank, returncode))
+
+    def _speak(self, world: World) -> None:
+        with suppress(RuntimeError):  # the store is gone: so is whoever would listen
+            store = connect(world)
+            while True:
+                rank, returncode = self._exits.get()
+                announce_exit(store, rank, world.size, returncode)

@@ -3,6 +3,7 @@
 import re
 import signal
 
+from puffrun.errors import ExitCode
 from puffrun.outcome import Cause
 from puffrun.watch.values import RankView
 
@@ -24,11 +25,18 @@ MISMATCH_PATTERN = re.compile(
     r"EnforceNotMet.*op\.preamble\.length|distributed collective mismatch"
 )
 
+# the in-rank library's error; its text is the same on all ranks
+DISAGREEMENT = "DisagreementError"
+GONE_PATTERN = re.compile(r"^[^\n]*\branks? [-\d, ]+ (?:is|are) gone \(")
+CULPRIT_PATTERN = re.compile(r"^[^\n]*?: rank (\d+) ")
+
 OUR_ENDS = (-signal.SIGTERM, -signal.SIGKILL)
 
 
 def looks_like_victim(view: RankView) -> bool:
     """Whether a failed rank only says that another one went away."""
+    if disagrees(view):
+        return True  # every rank says the same at the same time: let them all say it
     if view.error is not None:
         return bool(VICTIM_PATTERNS.search(f"{view.error.type}: {view.error.message}"))
     if view.returncode == -signal.SIGABRT:  # NCCL's watchdog aborts the ranks that wait
@@ -37,6 +45,22 @@ def looks_like_victim(view: RankView) -> bool:
     if view.returncode is None or view.returncode < 0:
         return False
     return bool(VICTIM_PATTERNS.search("\n".join(view.log_tail[-15:])))
+
+
+def disagrees(view: RankView) -> bool:
+    """Whether the in-rank library found that the ranks must not go on together."""
+    return view.error is not None and view.error.type == DISAGREEMENT
+
+
+def misses_a_rank(view: RankView) -> bool:
+    """Whether a disagreement only says that another rank is gone."""
+    return view.error is not None and bool(GONE_PATTERN.match(view.error.message))
+
+
+def find_culprit(view: RankView) -> int | None:
+    """Find the one rank that a disagreement's first line is about, if it is about one."""
+    named = CULPRIT_PATTERN.match(view.error.message) if view.error is not None else None
+    return None if named is None else int(named[1])
 
 
 def blame_key(view: RankView) -> tuple[int, int]:
@@ -50,8 +74,11 @@ def blame_key(view: RankView) -> tuple[int, int]:
 def exit_code_of(view: RankView) -> int:
     """Return the rank's own code, or 128+N.
 
-    An exception is 1, also when the rank lingered after it and was killed by us.
+    An exception is 1, also when the rank lingered after it and was killed by us; the in-rank
+    library's is 74.
     """
+    if disagrees(view) and view.returncode in (None, 1, *OUR_ENDS):
+        return ExitCode.DISAGREED
     own = not view.exited_after_stop or view.returncode not in OUR_ENDS
     if view.exited and own and view.returncode:
         return view.returncode if view.returncode > 0 else 128 - view.returncode
@@ -70,7 +97,7 @@ def describe_failure(view: RankView) -> Cause:
     """Describe one rank's own failure."""
     if view.error is not None:
         return Cause(
-            kind="exception",
+            kind="disagreement" if disagrees(view) else "exception",
             summary=f"{view.error.type}: {view.error.message}".rstrip(": "),
             rank=view.rank,
             node=view.node,

@@ -1,18 +1,22 @@
 """The end of a run, concluded from everything that was seen: not a minimum of timestamps.
 
 The order: an exception that is not a victim's; a signal that we did not send; an exit code; a
-rank that left early with 0; then what the watchdog itself concluded; and only then the victims,
-whose error merely says that another rank went away.
+disagreement that the ranks found themselves; a rank that left early with 0; then what the
+watchdog itself concluded; and only then the victims, whose error merely says that another rank
+went away.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from puffrun.outcome import Cause, OutcomeKind
 from puffrun.watch.blame import (
     blame_key,
     describe_failure,
+    disagrees,
     exit_code_of,
+    find_culprit,
     looks_like_victim,
+    misses_a_rank,
     signal_name,
 )
 from puffrun.watch.machine import WatchState
@@ -38,6 +42,7 @@ def conclude(state: WatchState) -> Verdict:
     failed = [view for view in state.ranks.values() if view.failed]
     return (
         _blame_suspect(failed)
+        or _blame_disagreement(failed)
         or _blame_signal(state, failed)
         or _blame_early_exit(state, failed)
         or _blame_watchdog(state, failed)
@@ -53,6 +58,21 @@ def _others(failed: list[RankView], culprit: RankView) -> tuple[int, ...]:
 
 def _blame_suspect(failed: list[RankView]) -> Verdict | None:
     return _blame_first([view for view in failed if not looks_like_victim(view)], failed)
+
+
+def _blame_disagreement(failed: list[RankView]) -> Verdict | None:
+    """Blame the rank that the ranks' common text is about; its own record tells most."""
+    told = [view for view in failed if disagrees(view) and not misses_a_rank(view)]
+    if not told:
+        return None
+    first = min(told, key=blame_key)
+    rank = find_culprit(first)
+    culprit = next((view for view in told if view.rank == rank), None)
+    cause = replace(describe_failure(culprit or first), kind="disagreement", rank=rank)
+    if culprit is None:  # nobody's fault alone, or a rank that has said nothing
+        cause = replace(cause, node=None, traceback=None, frames=())
+    victims = tuple(sorted(view.rank for view in failed if view.rank != rank))
+    return Verdict("disagreed", exit_code_of(culprit or first), cause, victims)
 
 
 def _blame_victim(failed: list[RankView]) -> Verdict | None:
