@@ -12,8 +12,8 @@ from puffrun.diagnose.kernel import (
     measure_cpu,
     read_io_bytes,
     read_log_tail,
-    read_oom_kills,
 )
+from puffrun.diagnose.oom import OomWatch
 from puffrun.diagnose.pulse import Pulse, read_pulse
 from puffrun.diagnose.records import Collective, FlightRecord, parse_flight_record
 from puffrun.diagnose.stacks import ThreadStack, parse_faulthandler, parse_py_spy, read_crash_frames
@@ -28,6 +28,7 @@ __all__ = [
     "Fallen",
     "FlightRecord",
     "NativeState",
+    "OomWatch",
     "Patience",
     "Pulse",
     "RankEvidence",
@@ -45,6 +46,5 @@ __all__ = [
     "read_crash_frames",
     "read_io_bytes",
     "read_log_tail",
-    "read_oom_kills",
     "read_pulse",
 ]

@@ -15,7 +15,6 @@ from puffrun.process import ProcStat, find_descendants
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 40
 POLITE_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-CGROUP = Path("/proc/self/cgroup")
 
 
 def read_log_tail(path: Path, max_lines: int = TAIL_LINES) -> tuple[str, ...]:
@@ -100,31 +99,3 @@ def read_native_state(pid: int, stats: Mapping[int, ProcStat]) -> NativeState:
         wait="" if wait == "0" else wait,
         children=tuple(f"{stat.name} (pid {stat.pid})" for stat in children),
     )
-
-
-def read_oom_kills() -> int:
-    """Count the OOM kills of this process's own cgroup so far; 0 where it cannot be told."""
-    return sum(_read_oom_kills(path) for path in _memory_event_paths())
-
-
-def _memory_event_paths() -> list[Path]:
-    try:
-        entries = CGROUP.read_text().splitlines()
-    except OSError:
-        return []
-    paths = []
-    for entry in entries:
-        _, controllers, group = entry.split(":", 2)
-        if controllers == "":
-            paths.append(Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events")
-        elif "memory" in controllers.split(","):
-            paths.append(Path("/sys/fs/cgroup/memory") / group.lstrip("/") / "memory.oom_control")
-    return paths
-
-
-def _read_oom_kills(path: Path) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

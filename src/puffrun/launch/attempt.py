@@ -44,6 +44,7 @@ from puffrun.watch import (
 )
 
 HASTY_REASONS = ("Signalled", "RankExited", "RankRaised")  # the ranks fall apart, or a user waits
+GUARDIAN_PATIENCE_S = 8.0  # beyond the grace period, for a guardian to say that all has ended
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
 
 
@@ -66,6 +67,7 @@ class Attempt:
     _leaders: dict[int, ProcStat] = field(default_factory=dict)
     _seen_errors: set[int] = field(default_factory=set)
     _crash: str | None = None
+    _give_up_s: float | None = None
 
     def __post_init__(self) -> None:
         """Begin to copy output and to count time."""
@@ -81,7 +83,7 @@ class Attempt:
             timeout_s=self.plan.timeout_s,
         )
         self.state = WatchState(rules, self.started_s)
-        self._oom_kills = diagnose.read_oom_kills()
+        self._oom = diagnose.OomWatch()
         self._sampler = Sampler(self.plan, self.run_dir)
 
     def run(self) -> None:
@@ -114,6 +116,9 @@ class Attempt:
         """Notice what sends no event: deadlines, errors whose wake-up was lost, samples."""
         self._read_errors()
         self.observe(Tick())
+        if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
+            self._give_up_s = None
+            self.session.guarded.replace()  # somebody has stopped it (SIGSTOP): it never answers
         if self.session.guarded.lost and self.ended is None:
             self._take_over()
         if not self.state.stopping and not self.session.agent_gone:
@@ -136,8 +141,10 @@ class Attempt:
                 self.events.write("stop", grace_s=self.plan.grace_s)
                 self._name_leaders()
                 self.session.guarded.stop(self.plan.grace_s)
+                self._give_up_s = time.monotonic() + self.plan.grace_s + GUARDIAN_PATIENCE_S
             case Hurry():
                 self.session.guarded.kill()
+                self._give_up_s = time.monotonic() + GUARDIAN_PATIENCE_S
             case Forward(signum):
                 for rank in self.state.running:
                     if rank in self._leaders:
@@ -150,7 +157,7 @@ class Attempt:
         self.session.guarded.set_leaders(
             [stat.pid for stat in self._leaders.values()],
             leaving=[view.pid for view in views if view.error is not None and not view.exited],
-            ours=[self.session.agent_pid],
+            ours=self.session.own_pids,
         )
 
     def _collect(self, why: str) -> None:
@@ -179,8 +186,17 @@ class Attempt:
             self._hear_started(message)
         elif "exited" in message:
             self._hear_exited(message["exited"], message["returncode"], message["at"])
+        elif "ready" in message:
+            self._hear_ready(message)
         elif "crashed" in message:
             self._crash = str(message["crashed"])
+
+    def _hear_ready(self, message: dict[str, Any]) -> None:
+        refusal = message.get("not_preloaded")
+        self.session.zygote_pid = message.get("zygote")
+        self.events.write("agent-ready", zygote=self.session.zygote_pid, not_preloaded=refusal)
+        if refusal is not None:
+            self.listener.note(f"not preloaded, each rank imports torch by itself: {refusal}")
 
     def _hear_started(self, message: dict[str, Any]) -> None:
         rank, pid = message["started"], message["pid"]
@@ -199,7 +215,7 @@ class Attempt:
         if returncode != 0:
             self.pump.sync()
             tail = diagnose.read_log_tail(self.run_dir.log_path(rank))
-        oom = returncode == -signal.SIGKILL and diagnose.read_oom_kills() > self._oom_kills
+        oom = returncode == -signal.SIGKILL and self._oom.was_killed(self.state.ranks[rank].pid)
         self.observe(RankExited(rank, returncode, at, tail, oom=oom))
         if self.state.stopping:
             self.session.guarded.look()
@@ -231,8 +247,8 @@ class Attempt:
         self._finish()
 
     def _finish(self) -> None:
-        while not self.session.agent_gone:  # the agent is dead: read its last words to the end
-            for message in self.session.receive():
+        while messages := self.session.receive():  # the agent is dead: all it said is here already
+            for message in messages:
                 self._hear_agent(message)
         leftovers = self.ended.leftovers if self.ended else ()
         self.observe(TreeEnded(tuple(stat.pid for stat in leftovers)))
@@ -265,13 +281,15 @@ class Attempt:
         os.read(self.wake_fd, 4096)
 
     def _read_errors(self) -> None:
+        """Read what the ranks have recorded since; of several, the earliest first."""
+        found = []
         for rank in self.state.running:
-            if rank in self._seen_errors:
-                continue
-            record = read_error(self.run_dir, rank)
+            record = None if rank in self._seen_errors else read_error(self.run_dir, rank)
             if record is not None and record.pid == self.state.ranks[rank].pid:
-                self._seen_errors.add(rank)
-                self.observe(RankRaised(record))
+                found.append(record)
+        for record in sorted(found, key=lambda each: each.at):
+            self._seen_errors.add(record.rank)
+            self.observe(RankRaised(record))
 
 
 def read_error(run_dir: RunDir, rank: int) -> ErrorRecord | None:
