@@ -58,6 +58,12 @@ COMMANDS = {
     ),
     "doctor": Command("puffrun.cli.doctor", "doctor", "What would go wrong here, before it does."),
     "report": Command("puffrun.cli.report", "report", "Show a past run again (default: the last)."),
+    "ps": Command("puffrun.cli.ps", "ps", "List the live runs of this machine."),
+    "stacks": Command(
+        "puffrun.cli.stacks",
+        "stacks",
+        "Say who waits where in a live run, which goes on.",
+    ),
 }
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 

@@ -12,7 +12,7 @@ from puffrun.console.text import (
     shorten,
     wrap,
 )
-from puffrun.outcome import Cause, Outcome, Process, RankResult
+from puffrun.outcome import Cause, Hang, Outcome, Process, RankResult
 
 MAX_GROUPS = 4
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:")  # torch puts it before each line of a traceback
@@ -34,7 +34,7 @@ def render_others(outcome: Outcome, width: int) -> list[str]:
             told.update(ranks)
     for missing in hang.missing if hang else ():
         ranks = [rank for rank in missing.ranks if rank != culprit and rank not in told]
-        if ranks:
+        if ranks and missing.at:
             sentences.append(_tell(ranks, f"at {missing.at}", states))
             told.update(ranks)
     if outcome.kind == "stopped":
@@ -75,9 +75,11 @@ def _limit(items: list[str]) -> list[str]:
 
 def render_hang_table(outcome: Outcome, width: int) -> list[str]:
     """Draw who waits where and who is missing, as three columns."""
-    hang = outcome.hang
-    if hang is None:
-        return []
+    return [] if outcome.hang is None else render_hang(outcome.hang, width)
+
+
+def render_hang(hang: Hang, width: int) -> list[str]:
+    """Draw a verdict; its sentence is left out where the rows say it all."""
     rows = [
         (w.ranks, f"wait in {w.op}" if w.ranks[1:] else f"waits in {w.op}", w.at)
         for w in hang.waiting
@@ -87,7 +89,9 @@ def render_hang_table(outcome: Outcome, width: int) -> list[str]:
         return [clean_line(line) for line in hang.text.split("\n") if line.strip()]
     names = [shorten(render_ranks(ranks), max(width // 3, 18)) for ranks, _, _ in rows]
     cells = [(name, doing, at) for name, (_, doing, at) in zip(names, rows, strict=True)]
-    return _draw_rows(cells, width)
+    # who is missing stands in the rows; that the ranks disagree does not
+    sentence = [] if hang.missing else wrap(clean_line(hang.text), width)
+    return [*sentence, *_draw_rows(cells, width)]
 
 
 def _draw_rows(rows: list[tuple[str, str, str]], width: int) -> list[str]:

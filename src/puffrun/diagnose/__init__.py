@@ -13,6 +13,7 @@ from puffrun.diagnose.kernel import (
     read_io_bytes,
     read_log_tail,
 )
+from puffrun.diagnose.live import LiveRun, find_live_runs
 from puffrun.diagnose.oom import OomWatch
 from puffrun.diagnose.pulse import Pulse, read_pulse
 from puffrun.diagnose.records import Collective, FlightRecord, parse_flight_record
@@ -27,6 +28,7 @@ __all__ = [
     "Collective",
     "Fallen",
     "FlightRecord",
+    "LiveRun",
     "NativeState",
     "OomWatch",
     "Patience",
@@ -37,6 +39,7 @@ __all__ = [
     "collect_evidence",
     "conclude_hang",
     "find_crashed_children",
+    "find_live_runs",
     "find_stopped",
     "is_elsewhere",
     "measure_cpu",

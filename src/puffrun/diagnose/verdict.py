@@ -11,7 +11,9 @@ from pathlib import Path
 
 from puffrun.diagnose.doing import describe_doing
 from puffrun.diagnose.evidence import Fallen, RankEvidence
+from puffrun.diagnose.records import Collective
 from puffrun.diagnose.waits import Position, Wait, find_last_wait, find_position
+from puffrun.diagnose.wording import conjugate, name_ranks, render_op, render_shapes
 from puffrun.outcome import Hang, Missing, Waiting
 
 Variant = tuple[str, int | None, tuple[int, ...], str, tuple[object, ...], str]
@@ -64,6 +66,9 @@ def _like_another(wait: Wait, others: Iterable[Wait]) -> Wait:
 def _judge(case: _Case, away: Sequence[int]) -> tuple[tuple[int, ...], str]:
     if not case.waits:
         return (), "no rank is in a collective"
+    past = _find_past_difference(case)
+    if past is not None:
+        return past
     awaited = [rank for rank in away if _is_awaited(rank, case)]
     if awaited:
         return _judge_missing(case, awaited)
@@ -71,20 +76,59 @@ def _judge(case: _Case, away: Sequence[int]) -> tuple[tuple[int, ...], str]:
     if len(variants) > 1:
         return _judge_mismatch(case, variants)
     if away:
-        return (), f"{_names(away)} {_be(away)} in no collective, and nobody waits for {_it(away)}"
-    op = _render_op(next(iter(case.waits.values())), case.world_size)
+        return (
+            (),
+            f"{name_ranks(away)} {conjugate('is', away)} in no collective, and not waited for",
+        )
+    op = render_op(next(iter(case.waits.values())), case.world_size)
     return (), f"all ranks are in {op}: look at the network, or at a rank on another node"
 
 
 def _judge_missing(case: _Case, awaited: Sequence[int]) -> tuple[tuple[int, ...], str]:
     waiting = sorted(case.waits)
-    ops = {_render_op(case.waits[rank], case.world_size) for rank in waiting}
+    ops = {render_op(case.waits[rank], case.world_size) for rank in waiting}
     where = ops.pop() if len(ops) == 1 else "collectives"
     if len(awaited) <= len(waiting):
-        return tuple(
-            awaited
-        ), f"{_names(waiting)} wait{_s(waiting)} in {where} for {_names(awaited)}"
-    return tuple(waiting), f"{_names(waiting)} alone {_be(waiting)} in {where}"
+        wait = conjugate("waits", waiting)
+        text = f"{name_ranks(waiting)} {wait} in {where} for {name_ranks(awaited)}"
+        return tuple(awaited), text
+    return tuple(waiting), f"{name_ranks(waiting)} alone {conjugate('is', waiting)} in {where}"
+
+
+def _find_past_difference(case: _Case) -> tuple[tuple[int, ...], str] | None:
+    """Find a collective that some still wait in and others left behind as another one.
+
+    gloo lets a rank that expects less than it gets, or gets less than it expects, go on or hang.
+    """
+    for rank, wait in case.waits.items():
+        others = {r: _find_same(each, wait) for r, each in case.evidence.items() if r != rank}
+        unlike = [r for r, c in others.items() if c and (c.op, c.shapes) != (wait.op, wait.shapes)]
+        left_behind = [r for r in unlike if others[r] and r not in _peers(wait, case)]
+        if left_behind:
+            other = others[left_behind[0]]
+            alike = [
+                r for r, w in case.waits.items() if (w.seq, w.shapes) == (wait.seq, wait.shapes)
+            ]
+            culprits = min(alike, left_behind, key=len) if len(alike) != len(left_behind) else []
+            text = (
+                f"the ranks disagree: {wait.op} #{wait.seq} has {render_shapes(wait.shapes)} on "
+                f"{name_ranks(sorted(alike))}, but it was {other.op if other else ''} of "
+                f"{render_shapes(other.shapes if other else ())} on {name_ranks(left_behind)}"
+            )
+            return tuple(sorted(culprits)), text
+    return None
+
+
+def _find_same(evidence: RankEvidence, wait: Wait) -> Collective | None:
+    """Find what another rank had at the same place of the same group's sequence."""
+    collectives = evidence.record.collectives if evidence.record else ()
+    same = (c for c in collectives if (c.group, c.seq) == (wait.group, wait.seq) and not c.is_p2p)
+    return next(same, None) if wait.seq is not None else None
+
+
+def _peers(wait: Wait, case: _Case) -> list[int]:
+    """Name the ranks that wait at the same place of the same group's sequence."""
+    return [r for r, w in case.waits.items() if (w.group, w.seq) == (wait.group, wait.seq)]
 
 
 def _judge_mismatch(
@@ -146,11 +190,13 @@ def _group(waits: Mapping[int, Wait]) -> dict[Variant, list[int]]:
 
 def _waiting_rows(case: _Case) -> tuple[Waiting, ...]:
     variants = _group(case.waits)
-    with_shapes = len({case.waits[ranks[0]].shapes for ranks in variants.values()}) > 1
+    firsts = [case.waits[ranks[0]] for ranks in variants.values()]
+    calls = {(wait.op, wait.seq, wait.members) for wait in firsts}
+    with_shapes = len({(w.op, w.seq, w.members, w.shapes) for w in firsts}) > len(calls)
     return tuple(
         Waiting(
             tuple(ranks),
-            _render_op(case.waits[ranks[0]], case.world_size, with_shapes=with_shapes),
+            render_op(case.waits[ranks[0]], case.world_size, with_shapes=with_shapes),
             case.waits[ranks[0]].place,
         )
         for ranks in variants.values()
@@ -161,7 +207,10 @@ def _missing_rows(case: _Case, away: Sequence[int]) -> tuple[Missing, ...]:
     rows: dict[tuple[str, str], list[int]] = {}
     for rank in away:
         rows.setdefault(_describe_away(rank, case), []).append(rank)
-    return tuple(Missing(tuple(ranks), at, doing) for (at, doing), ranks in rows.items())
+    return tuple(
+        Missing(tuple(ranks), at, "\n".join(conjugate(line, ranks) for line in doing.split("\n")))
+        for (at, doing), ranks in rows.items()
+    )
 
 
 def _describe_away(rank: int, case: _Case) -> tuple[str, str]:
@@ -177,46 +226,16 @@ def _describe_away(rank: int, case: _Case) -> tuple[str, str]:
 
 def _describe_absence(evidence: RankEvidence, position: Position, case: _Case) -> str:
     if position.joined is not None:
-        op = _render_op(position.joined, case.world_size)
+        op = render_op(position.joined, case.world_size)
         return f"has begun {op} and not waited for it yet"
     if evidence.record is None:
         reason = evidence.journal.reason or "; ".join(evidence.notes)
         return f"its collectives are not known: {reason}" if case.waits else ""
-    awaiting = next(
-        (w for w in case.waits.values() if _is_awaited_in(evidence.rank, w, case)), None
-    )
-    last = evidence.record.find_last(awaiting.group if awaiting else None)
-    start = "is not in it; " if awaiting else ""
+    awaiting = [w for w in case.waits.values() if _is_awaited_in(evidence.rank, w, case)]
+    several = len({(wait.members, wait.seq) for wait in awaiting}) > 1
+    start = ("is in none of them; " if several else "is not in it; ") if awaiting else ""
+    last = evidence.record.find_last(awaiting[0].group) if awaiting and not several else None
+    last = last or evidence.record.find_last()
     if last is None:
         return f"{start}it has been in none yet" if case.waits else ""
     return f"{start}its last was {last.op} #{last.seq}"
-
-
-def _render_op(wait: Wait, world_size: int, *, with_shapes: bool = False) -> str:
-    """Render `all_reduce #5 of [4] (gloo, all ranks)`; what is not known is left out."""
-    number = "" if wait.seq is None else f" #{wait.seq}"
-    sizes = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in wait.shapes)
-    shapes = f" of {sizes}" if with_shapes and sizes else ""
-    who = ""
-    if wait.members:
-        is_all = len(wait.members) == world_size
-        who = "all ranks" if is_all else f"group of {_names(wait.members)}"
-    about = ", ".join(part for part in (wait.backend, who if wait.seq is not None else "") if part)
-    return f"{wait.op}{number}{shapes}" + (f" ({about})" if about else "")
-
-
-def _names(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")  # noqa: PLR2004
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
-
-
-def _be(ranks: Sequence[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _s(ranks: Sequence[int]) -> str:
-    return "s" if len(ranks) == 1 else ""
-
-
-def _it(ranks: Sequence[int]) -> str:
-    return "it" if len(ranks) == 1 else "them"

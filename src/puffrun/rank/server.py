@@ -82,7 +82,7 @@ class AfterImport:
 
 
 def install(run_dir: str, rank: int) -> None:
-    """Start the server when torch.distributed is imported by this process, not by a fork of it."""
+    """Start the server once torch.distributed is imported, in this process, not in a fork of it."""
     pid = os.getpid()
     journal = Journal(f"{run_dir}/ranks/rank-{rank}.jsonl")
 
@@ -97,7 +97,11 @@ def install(run_dir: str, rank: int) -> None:
         else:
             journal.write(server=True, pid=pid)
 
-    sys.meta_path.insert(0, AfterImport(WAITED_FOR, act))
+    imported = sys.modules.get(WAITED_FOR)
+    if imported is not None:  # a rank that was forked from a process that had imported torch
+        act(imported)
+    else:
+        sys.meta_path.insert(0, AfterImport(WAITED_FOR, act))
 
 
 def _start(directory: str, name: str) -> None:

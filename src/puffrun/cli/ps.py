@@ -1,0 +1,43 @@
+"""`puffrun ps`: the live runs of this machine."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from puffrun.cli.caller import Caller
+from puffrun.cli.streams import write_stdout
+from puffrun.console.runs import render_runs
+from puffrun.diagnose import LiveRun, find_live_runs
+
+
+def ps(
+    ctx: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one object a run.")] = False,
+) -> int:
+    """List the live runs of this machine, as far as they are this user's."""
+    caller: Caller = ctx.obj
+    runs = find_live_runs()
+    if as_json:
+        return write_stdout("".join(json.dumps(_as_json(run)) + "\n" for run in runs))
+    return write_stdout("\n".join(render_runs(runs, time.time_ns(), caller.cwd)) + "\n")
+
+
+def _as_json(run: LiveRun) -> dict[str, Any]:
+    beat = run.heartbeat
+    return {
+        "run_id": run.run_id,
+        "program": run.plan.get("program"),
+        "run_dir": str(run.run_dir.path),
+        "state": run.state,
+        "world_size": run.world_size,
+        "ranks": {str(rank): pid for rank, pid in run.rank_pids.items()},
+        "stopped_ranks": list(run.stopped_ranks),
+        "started_at": run.started_at,
+        "last_output_at": run.last_output_at,
+        "step": beat.step if beat else None,
+        "progress_at": beat.at if beat else None,
+        "metrics": dict(beat.metrics) if beat else {},
+    }
