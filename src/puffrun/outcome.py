@@ -165,6 +165,7 @@ class Outcome:
     leftovers: tuple[Process, ...] = ()
     cleaned: tuple[Process, ...] = ()
     attempts: tuple[dict[str, Any], ...] = ()
+    waiting: dict[str, Any] | None = None  # who makes the others wait; docs/hangs.md
 
     @property
     def duration_s(self) -> float:

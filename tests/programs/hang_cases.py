@@ -52,6 +52,7 @@ def other_shape() -> None:
         dist.all_reduce(torch.ones(8))
     else:
         reduce()
+    dist.barrier()
 
 
 def c_sleep_with_gil() -> None:

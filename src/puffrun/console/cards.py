@@ -100,7 +100,10 @@ def _render_success(outcome: Outcome, facts: RunFacts, width: int, paint: Paint)
         f"logs {facts.path(facts.run_dir)}",
     )
     room = width - len(_START)
-    more = (*render_attempts(outcome, room), *evidence.render_cleaned(outcome.cleaned, room))
+    told = str((outcome.waiting or {}).get("text") or "")
+    waiting = wrap_within(f"waiting: {told}", room, 2, indent="", hanging="  ") if told else []
+    cleaned = evidence.render_cleaned(outcome.cleaned, room)
+    more = (*waiting, *render_attempts(outcome, room), *cleaned)
     return [paint.dim(_START.rstrip()) + "  " + line for line in ("  ".join(parts), *more)]
 
 

@@ -3,7 +3,14 @@
 `collect_evidence` only reads, and disturbs no rank; `conclude_hang` is a pure function of it.
 """
 
-from puffrun.diagnose.collect import HASTY, MAX_AT_ONCE, PATIENT, Patience, collect_evidence
+from puffrun.diagnose.collect import (
+    HASTY,
+    MAX_AT_ONCE,
+    PASSING,
+    PATIENT,
+    Patience,
+    collect_evidence,
+)
 from puffrun.diagnose.evidence import Fallen, NativeState, RankEvidence
 from puffrun.diagnose.kernel import (
     Zombie,
@@ -13,6 +20,7 @@ from puffrun.diagnose.kernel import (
     read_io_bytes,
     read_log_tail,
 )
+from puffrun.diagnose.lateness import Lateness, add_lateness
 from puffrun.diagnose.live import LiveRun, find_live_runs
 from puffrun.diagnose.oom import OomWatch
 from puffrun.diagnose.pulse import Pulse, read_pulse
@@ -24,10 +32,12 @@ from puffrun.diagnose.waits import is_elsewhere
 __all__ = [
     "HASTY",
     "MAX_AT_ONCE",
+    "PASSING",
     "PATIENT",
     "Collective",
     "Fallen",
     "FlightRecord",
+    "Lateness",
     "LiveRun",
     "NativeState",
     "OomWatch",
@@ -36,6 +46,7 @@ __all__ = [
     "RankEvidence",
     "ThreadStack",
     "Zombie",
+    "add_lateness",
     "collect_evidence",
     "conclude_hang",
     "find_crashed_children",

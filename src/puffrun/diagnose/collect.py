@@ -18,12 +18,12 @@ from puffrun.diagnose.evidence import RankEvidence
 from puffrun.diagnose.kernel import read_native_state
 from puffrun.diagnose.records import FlightRecord, merge_records, parse_flight_record, read_journal
 from puffrun.diagnose.stacks import ThreadStack, add_code, parse_faulthandler, parse_py_spy
+from puffrun.diagnose.waits import STOPPED
 from puffrun.process import ProcStat, read_stats, run_captured
 from puffrun.rundir import RunDir
 
 RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")  # gloo and the rest; NCCL, where it is built
 MAX_AT_ONCE = 32
-STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,12 @@ class Patience:
 
     answer_s: float
     py_spy_s: float
+    keeps: bool = True  # whether the raw evidence goes to stacks/
 
 
 PATIENT = Patience(answer_s=1.5, py_spy_s=2.0)  # the run hangs: it has waited long already
 HASTY = Patience(answer_s=0.7, py_spy_s=0.7)  # a rank fell, or a user waits for Ctrl-C
+PASSING = Patience(answer_s=0.5, py_spy_s=0.0, keeps=False)  # a look at a run that goes well
 
 
 @dataclass
@@ -59,7 +61,7 @@ class _Dossier:
             record = self._ask_recorders()
             threads = self._ask_stacks()
         is_mute = not threads and record is not None  # it answers, but not what needs the GIL
-        if not threads:
+        if not threads and self.patience.py_spy_s > 0:
             threads = self._spy()
         self._write_stacks()
         return RankEvidence(
@@ -132,6 +134,8 @@ class _Dossier:
 
     def _write(self, path: Path, text: str) -> None:
         """Keep raw evidence; a full disk costs the file, not the verdict."""
+        if not self.patience.keeps:
+            return
         try:
             path.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:

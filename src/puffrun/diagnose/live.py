@@ -50,6 +50,7 @@ def find_live_runs() -> tuple[LiveRun, ...]:
         if run_dir:
             dirs.setdefault(run_dir, set()).add(stat.pid)
     runs = [_read_run(RunDir(Path(path)), pids, stats) for path, pids in dirs.items()]
+    runs = [run for run in runs if run.plan]  # without a plan it is no run of ours
     return tuple(sorted(runs, key=lambda run: run.started_at or 0))
 
 

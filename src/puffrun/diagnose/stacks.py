@@ -52,7 +52,11 @@ def parse_py_spy(text: str) -> tuple[ThreadStack, ...]:
 
 
 def _read_py_spy_thread(thread: dict[str, Any]) -> ThreadStack:
-    frames = tuple(Frame(f["filename"], int(f["line"]), f["name"]) for f in thread["frames"])
+    frames = tuple(
+        # a qualified name (`Trainer.step`, `wrap.<locals>.inner`) is cut to what faulthandler says
+        Frame(each["filename"], int(each["line"]), each["name"].rpartition(".")[2])
+        for each in thread["frames"]
+    )
     return ThreadStack(
         frames, is_main=thread["thread_name"] == _MAIN, owns_gil=bool(thread["owns_gil"])
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from puffrun.diagnose.doing import describe_doing
 from puffrun.diagnose.evidence import Fallen, RankEvidence
 from puffrun.diagnose.records import Collective
-from puffrun.diagnose.waits import Position, Wait, find_last_wait, find_position
+from puffrun.diagnose.waits import STOPPED, Position, Wait, find_last_wait, find_position
 from puffrun.diagnose.wording import conjugate, name_ranks, render_op, render_shapes
 from puffrun.outcome import Hang, Missing, Waiting
 
@@ -228,6 +228,8 @@ def _describe_absence(evidence: RankEvidence, position: Position, case: _Case) -
     if position.joined is not None:
         op = render_op(position.joined, case.world_size)
         return f"has begun {op} and not waited for it yet"
+    if evidence.record is None and evidence.native.state in STOPPED:
+        return ""
     if evidence.record is None:
         reason = evidence.journal.reason or "; ".join(evidence.notes)
         return f"its collectives are not known: {reason}" if case.waits else ""

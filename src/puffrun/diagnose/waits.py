@@ -14,6 +14,7 @@ from puffrun.outcome import Frame
 _DISTRIBUTED = re.compile(r"/torch/distributed/")
 _COLLECTIVE = re.compile(r"/torch/(?:distributed|autograd|nn/parallel)/|/torch/_tensor\.py")
 _WAIT_CALL = re.compile(r"\.(?:wait|item|cpu|tolist|synchronize|result|numpy)\(")
+STOPPED = ("T", "t")  # by SIGSTOP, by a debugger
 _WRAPPERS = ("wrapper", "inner", "_time_logger", "__call__", "wait", "decorate_context")
 
 
@@ -50,6 +51,8 @@ def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Positio
     thread = _pick_thread(evidence.threads)
     called, user = split_at_user(thread.frames) if thread else ((), None)
     place = render_place(user, cwd)
+    if evidence.native.state in STOPPED:  # wherever it is, it does not wait for the others
+        return Position(evidence.rank, place)
     open_one = evidence.record.find_oldest_open() if evidence.record else None
     named = _name_operation(called)
     if open_one is not None:

@@ -106,6 +106,11 @@ class Attempt:
         self.listener.output_ended(mid_line=self.pump.mid_line)
         self.session.link.close()
 
+    @property
+    def lateness(self) -> diagnose.Lateness:
+        """Which rank made the others wait, and for how long."""
+        return self._sampler.lateness
+
     def _timeout_s(self) -> float:
         due = self.state.next_deadline_s()
         if due is None:

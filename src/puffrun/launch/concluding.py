@@ -55,6 +55,7 @@ class Conclusion:
         outcome = replace(
             self.without_ranks(self._with_evidence(verdict, hang)),
             hang=hang,
+            waiting=attempt.lateness.as_dict() if attempt.lateness.collectives else None,
             ranks=tuple(
                 self._rank_result(rank, views.get(rank), verdict)
                 for rank in range(self.plan.world_size)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from puffrun import diagnose
+from puffrun.launch.lateness import LatenessClock
 from puffrun.launch.stall import StallClock
 from puffrun.plan import LaunchPlan
 from puffrun.process import read_stats
@@ -20,10 +21,17 @@ class Sampler:
     _dead_since: dict[tuple[int, int], float] = field(default_factory=dict)
     _next: float = 0.0
     _stall: StallClock = field(init=False)
+    _lateness: LatenessClock = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start the stall clock."""
+        """Start the clocks."""
         self._stall = StallClock(self.run_dir, self.plan.stall_timeout_s)
+        self._lateness = LatenessClock(self.plan, self.run_dir)
+
+    @property
+    def lateness(self) -> diagnose.Lateness:
+        """Who has made the others wait so far."""
+        return self._lateness.lateness
 
     def sample(self, rank_pids: Mapping[int, int], now: float) -> list[Observation]:
         """Look once (at most once a second) and return what is worth an observation."""
@@ -32,6 +40,7 @@ class Sampler:
         self._next = now + 1.0
         stats = read_stats()
         found = self._find_dead_children(diagnose.find_crashed_children(rank_pids, stats), now)
+        self._lateness.observe(rank_pids, now)
         stall_s = self._stall.observe(rank_pids, stats, now)
         if stall_s is not None:
             found.append(Stalled(stall_s, diagnose.find_stopped(rank_pids, stats)))

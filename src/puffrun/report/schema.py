@@ -34,6 +34,8 @@ def report_as_json(outcome: Outcome, plan_json: Mapping[str, Any]) -> dict[str, 
         **{name: values[name] for name in ("leftovers", "cleaned")},
         "plan": dict(plan_json),
     }
+    if outcome.waiting:
+        report["waiting"] = values["waiting"]
     if outcome.attempts:
         report["attempts"] = values["attempts"]
     plain: dict[str, Any] = _as_plain(report)
