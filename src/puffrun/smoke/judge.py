@@ -100,7 +100,7 @@ def _word_title(outcome: Outcome, cause: Cause) -> str:
     who = f"rank {cause.rank}" if cause.rank is not None else "the run"
     first = cause.summary.partition("\n")[0]
     if outcome.kind == "hung":
-        return f"hang: {first}" if first else "hang: the ranks stopped moving"
+        return "hang: " + (first.removeprefix("hang: ") or "the ranks stopped moving")
     if outcome.kind == "timeout":
         return "time limit: the program did not end by itself"
     if outcome.kind == "stopped":
@@ -110,9 +110,10 @@ def _word_title(outcome: Outcome, cause: Cause) -> str:
 
 def _explain(title: str, outcome: Outcome, cause: Cause) -> Finding:
     """Make the finding of a run that ended badly; a hang's place is where somebody is missing."""
-    text = outcome.hang.text if outcome.hang and outcome.hang.text else cause.summary
+    if outcome.kind not in ("hung", "timeout") or outcome.hang is None:
+        return Finding(title, cause.summary, frames=cause.frames)
     path, line = _find_hang_place(outcome)
-    return Finding(title, text, path, line, frames=cause.frames)
+    return Finding(title, outcome.hang.text or cause.summary, path, line, frames=cause.frames)
 
 
 def _find_hang_place(outcome: Outcome) -> tuple[str | None, int | None]:

@@ -1,7 +1,7 @@
 """Output that a healthy run does not have: one table of patterns. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from puffrun.errors import UsageError
@@ -19,8 +19,10 @@ class Suspicion:
     why: str
 
 
+_PRINTED = "an exception was printed"
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):", "an exception was printed"),
+    (r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):", _PRINTED),
     (r"\bException ignored in", "an exception in a destructor or at exit"),
     (r"\bException in thread ", "a thread died of an exception"),
     (r"\bsegmentation fault\b|\bcore dumped\b|^Fatal Python error:", "a process crashed"),
@@ -58,14 +60,26 @@ def find_suspicions(
 ) -> tuple[Suspicion, ...]:
     """Find the first lines of a rank's log that a healthy run does not have."""
     found: list[Suspicion] = []
-    for number, line in enumerate(lines, 1):
+    numbered = enumerate(lines, 1)
+    for number, line in numbered:
         why = _find_reason(line)
-        if why is None or any(pattern.search(line) for pattern in allowed):
+        if why is None:
             continue
-        found.append(Suspicion(rank, number, line.strip()[:300], why))
+        text = _find_exception(numbered) if why == _PRINTED else line.strip()
+        if not any(pattern.search(part) for pattern in allowed for part in (line, text)):
+            found.append(Suspicion(rank, number, text[:300], why))
         if len(found) == MAX_PER_RANK:
             break
     return tuple(found)
+
+
+def _find_exception(lines: Iterator[tuple[int, str]]) -> str:
+    """Read on to the end of a traceback: its first line that is not indented."""
+    for _, line in lines:
+        text = _RANK_PREFIX.sub("", line)
+        if text.strip() and not text.startswith(" "):
+            return text.strip()
+    return "a traceback that is cut off"
 
 
 def _find_reason(line: str) -> str | None:
