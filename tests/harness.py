@@ -87,6 +87,12 @@ class Run:
     def agent_pid(self) -> int:
         return wait_for(lambda: self._child_of(self.guardian_pid(), b"puffrun/agent/"), "the agent")
 
+    def zygote_pid(self) -> int:
+        """The process that ranks are forked from, once it exists; with --preload only."""
+        return wait_for(
+            lambda: next((e["zygote"] for e in self.events("agent-ready")), None), "the zygote"
+        )
+
     def _child_of(self, pid: int, word: bytes) -> int | None:
         """The child of `pid` with this word in its command line."""
         children = [s.pid for s in read_stats().values() if s.ppid == pid and s.alive]
@@ -118,14 +124,20 @@ def wait_for(find, what: str, timeout_s: float = HANG_LIMIT_S):
 
 
 @contextmanager
-def puffrun(*args: str | Path, cwd: Path, env: dict | None = None, **popen) -> Iterator[Run]:
+def puffrun(
+    *args: str | Path,
+    cwd: Path,
+    env: dict | None = None,
+    command: tuple[str, ...] = (sys.executable, "-m", "puffrun"),
+    **popen,
+) -> Iterator[Run]:
     """Start `puffrun train --run-dir … ARGS`; whatever happens, nothing of it is left."""
     mark = f"mark-{uuid.uuid4().hex}"
     run_dir = cwd / f"run-{mark[-6:]}"
     out, err = cwd / f"{mark}.out", cwd / f"{mark}.err"
     with out.open("wb") as out_file, err.open("wb") as err_file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "puffrun", "train", "--run-dir", str(run_dir), *map(str, args)],
+            [*command, "train", "--run-dir", str(run_dir), *map(str, args)],
             cwd=cwd,
             env=clean_environ(**{MARK: mark}, **(env or {})),
             **{
