@@ -52,6 +52,15 @@ def kill_agent(run: Run) -> None:
     os.kill(run.agent_pid(), signal.SIGKILL)
 
 
+def kill_zygote(run: Run) -> None:
+    os.kill(run.zygote_pid(), signal.SIGKILL)
+
+
+def stop_guardian_then_kill_rank(run: Run) -> None:
+    os.kill(run.guardian_pid(), signal.SIGSTOP)  # it never answers again
+    os.kill(run.rank_pid(0), signal.SIGKILL)
+
+
 def stop_agent_then_kill_rank(run: Run) -> None:
     os.kill(run.agent_pid(), signal.SIGTERM)  # ignored: it is ended by SIGKILL only
     os.kill(run.rank_pid(0), signal.SIGKILL)
@@ -199,8 +208,32 @@ FAULTS = [
         4,
         do=send(signal.SIGINT),
     ),
+    # odd programs
+    Fault("flood", "quirks.py flood", 7, "exit", 1, options=QUICK),
+    Fault("own-json", "shadows/train.py", 1, "exception", says="the true cause", options=QUICK),
+    Fault("raise-after-raise", "quirks.py raise_one_after_the_other", 1, "exception", 1),
+    Fault("nccl-aborts-victim", "quirks.py abort_like_nccl", 3, "exit", 1, victims=(0,)),
+    Fault("victim-long-before", "quirks.py fail_late", 1, "exception", 1, victims=(0,)),
+    Fault("first-thread-gone", "quirks.py outlive_first_thread", 3, "exit", 1, options=QUICK),
+    Fault("native-thread-raises", "quirks.py native_thread_raises", 0, None),
     # puffrun's own processes are killed
     Fault("agent-killed", "stay.py children", 73, "agent-lost", do=kill_agent, options=QUICK),
     Fault("guardian-killed", "stay.py children", 73, "agent-lost", do=kill_guardian, options=QUICK),
+    Fault("guardian-stopped", "stay.py children", 137, "signal", 0,
+          do=stop_guardian_then_kill_rank, options=QUICK),
     Fault("agent-sigterm", "stay.py", 137, "signal", 0, do=stop_agent_then_kill_rank),
 ]
+
+# --preload only: the process that ranks are forked from
+ZYGOTE_FAULTS = [
+    Fault("zygote-killed", "stay.py children", 73, "agent-lost", do=kill_zygote, options=QUICK),
+    Fault("zygote-killed-of-8", "stay.py ignore-sigterm", 73, "agent-lost", ranks=8,
+          do=kill_zygote, options=QUICK, says="ranks are forked from was killed"),
+]
+
+# what the mode that is not the default is tried with in `make test`; `make faults` tries all
+CORE = {
+    "raise", "raise-of-8", "raise-with-thread", "raise-own-hook", "keyboard-interrupt", "exit-7",
+    "exit-with-text", "exit-0-early", "sigkill", "sigint", "segfault", "child-in-new-session",
+    "left-after-success", "peer-raises", "env-worker-segv", "sigstop", "ctrl-c", "agent-killed",
+}  # fmt: skip

@@ -75,7 +75,7 @@ def _open_text(fd: int, like: Any, mode: str) -> io.TextIOWrapper:
         encoding=like.encoding,
         errors=like.errors,
         newline=None if mode == "r" else "\n",
-        write_through=mode == "w",
+        write_through=True,
     )
     text.mode = mode
     wrapper: io.TextIOWrapper = text

@@ -6,6 +6,7 @@ below `__main__` are ours: they are taken off the traceback that `sys.excepthook
 """
 
 import builtins
+import importlib
 import io
 import os
 import pkgutil
@@ -25,17 +26,19 @@ TOP_LEVEL = ("torch", "torchgen", "functorch")  # put aside until the program im
 
 def run_program(birth: Birth) -> None:
     """Become the rank and run its program, to the end or to what it raises."""
+    imported_with = dict(os.environ)
     become_rank(birth)
     run_dir = birth.env["PUFFRUN_RUN_DIR"]
     recorder.install(run_dir, birth.rank)
     recorder.note_crashes(f"{run_dir}/ranks/rank-{birth.rank}.crash")
     pid = os.getpid()
 
-    def serve() -> None:
+    def take_in_torch() -> None:
+        importlib.import_module("torch").default_generator.seed()  # drawn once a process
         if os.getpid() == pid:
             server.install(run_dir, birth.rank)
 
-    Shelf.take(TOP_LEVEL, then=serve)
+    Shelf.take(TOP_LEVEL, imported_with, then=take_in_torch)
     _run_as_main(birth.argv)
 
 
@@ -49,17 +52,18 @@ def _run_as_main(argv: tuple[str, ...]) -> None:
             _run_script(argv[2], list(argv[2:]))
     except BaseException:
         hook = getattr(sys, "excepthook", None)
-        if hook is not None:
+        if callable(hook):
             sys.excepthook = _hide_our_frames(hook)
         raise
 
 
-def _make_main_module() -> dict[str, Any]:
+def _make_main_module() -> None:
     """Put a `__main__` into sys.modules as Python's start does."""
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    return main.__dict__
+    if "__mp_main__" in sys.modules:  # what spawned children call theirs in what they send back
+        sys.modules["__mp_main__"] = main
 
 
 def _run_module(name: str, args: list[str]) -> None:

@@ -8,7 +8,7 @@ where torch can be told later.
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -17,24 +17,35 @@ from typing import Any
 class Shelf:
     """A finder, first on sys.meta_path, that has some modules ready; and their loader."""
 
-    def __init__(self, modules: dict[str, ModuleType], then: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        modules: dict[str, ModuleType],
+        imported_with: Mapping[str, str],
+        then: Callable[[], None],
+    ) -> None:
         self._modules = modules
+        self._environ = imported_with
         self._then = then
-        self._environ = dict(os.environ)
         self._back = False
 
     @classmethod
-    def take(cls, top_level: Iterable[str], then: Callable[[], None]) -> None:
+    def take(
+        cls,
+        top_level: Iterable[str],
+        imported_with: Mapping[str, str],
+        then: Callable[[], None],
+    ) -> None:
         """Take modules and all below them out of sys.modules; `then` is called once they are back.
 
-        They stay alive to the end: a program that never imports them must not see them torn down.
+        `imported_with` is the environment in which they were imported. They stay alive to the end:
+        a program that never imports them must not see them torn down.
         """
         import ctypes
 
         names = [name for name in sys.modules if name.partition(".")[0] in set(top_level)]
         modules = {name: sys.modules.pop(name) for name in names}
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
-        sys.meta_path.insert(0, cls(modules, then))
+        sys.meta_path.insert(0, cls(modules, imported_with, then))
 
     def find_spec(
         self,
