@@ -9,6 +9,7 @@ from puffrun.artifacts.ensure import ArtifactsFailedError, ArtifactsLockedError,
 from puffrun.artifacts.events import ArtifactEvent
 from puffrun.artifacts.freshness import Freshness, check_artifacts
 from puffrun.artifacts.garbage import release_artifacts
+from puffrun.artifacts.key import make_cache_key
 from puffrun.artifacts.reasons import StaleReason, render_reasons
 from puffrun.artifacts.request import LOCK_WAIT_S, BuildOptions, find_process_start
 from puffrun.artifacts.stop import StopToken
@@ -26,6 +27,7 @@ __all__ = [
     "clean_artifacts",
     "ensure_artifacts",
     "find_process_start",
+    "make_cache_key",
     "release_artifacts",
     "render_reasons",
 ]

@@ -23,6 +23,7 @@ from puffrun.artifacts import (
     clean_artifacts,
     ensure_artifacts,
     find_process_start,
+    make_cache_key,
 )
 from puffrun.artifacts.events import Installed, Retrying, Stale
 from puffrun.cli.caller import Caller
@@ -36,7 +37,7 @@ from puffrun.rundir import make_run_id
 
 SCHEMA = 1
 STALE = 1  # what `--check` exits with
-Mode = Literal["build", "check", "explain", "force", "clean"]
+Mode = Literal["build", "check", "explain", "print-key", "force", "clean"]
 
 
 def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
@@ -55,6 +56,9 @@ def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
     explain: Annotated[
         bool, typer.Option("--explain", help="Only look, and tell every reason, old and new.")
     ] = False,
+    print_key: Annotated[
+        bool, typer.Option("--print-key", help="Only print a key for a CI cache of .puffrun.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Build even what is fresh.")] = False,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what was built.")] = False,
     jobs: Annotated[
@@ -70,10 +74,12 @@ def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
 ) -> int:
     """Build what is stale, once, and print a line `NAME DIRECTORY` for each artifact."""
     caller: Caller = ctx.obj
-    mode = _choose_mode(check=check, explain=explain, force=force, clean=clean)
+    mode = _choose_mode(check=check, explain=explain, print_key=print_key, force=force, clean=clean)
     asked = load_config(config, caller.cwd)
     caller.state_dir = asked.state_dir
     chosen = tuple(names) if names else None
+    if mode == "print-key":
+        return _print_key(make_cache_key(asked, chosen, env=caller.environ), as_json=as_json)
     if mode == "clean":
         return _print_cleaned(clean_artifacts(asked, chosen), as_json=as_json)
     if mode in ("check", "explain"):
@@ -90,7 +96,7 @@ def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
 
 def _choose_mode(**flags: bool) -> Mode:
     """Find the one thing to do."""
-    given = [name for name, value in flags.items() if value]
+    given = [name.replace("_", "-") for name, value in flags.items() if value]
     if len(given) > 1:
         raise UsageError(
             f"--{given[0]} and --{given[1]} exclude each other",
@@ -99,6 +105,7 @@ def _choose_mode(**flags: bool) -> Mode:
     modes: dict[str, Mode] = {
         "check": "check",
         "explain": "explain",
+        "print-key": "print-key",
         "force": "force",
         "clean": "clean",
     }
@@ -210,6 +217,13 @@ def _freshness_as_json(freshness: Freshness) -> dict[str, Any]:
         "fingerprint": freshness.fingerprint,
         "dir": freshness.dir,
     }
+
+
+def _print_key(key: str, *, as_json: bool) -> int:
+    if as_json:
+        _print_json({"event": "key", "key": key})
+        return int(ExitCode.OK)
+    return write_stdout(f"{key}\n")
 
 
 def _print_cleaned(names: Sequence[str], *, as_json: bool) -> int:

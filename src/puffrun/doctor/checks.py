@@ -45,9 +45,7 @@ CHECKS = (
     Check("open files", system.describe_files, system.check_files),
     Check("processes", system.describe_processes, system.check_processes),
     Check("host name", system.describe_network, system.check_network),
-    Check(
-        "environment", lambda _: "nothing left over from another launcher", system.check_variables
-    ),
+    Check("environment", lambda _: "nothing left over", system.check_variables),
     Check("orphans", lambda _: "no rank without a launcher", system.check_orphans),
     Check("disk", system.describe_spaces, system.check_spaces),
     Check("locks", system.describe_locks, system.check_locks),

@@ -156,10 +156,10 @@ class _Gate:
         return Check("contents", f"{len(wheel.files)} files, nothing missing", tuple(findings))
 
     def _make_venv(self) -> Check:
-        self._emit(f"a fresh environment in {self._venv_dir}")
+        self._emit(f"a fresh environment in {self._dir}")
         pip = ("--without-pip",) if self._request.has_pip else ()
         argv = (self._request.python, "-m", "venv", *pip, str(self._venv_dir))
-        return self._as_check("environment", str(self._venv_dir), self._do(argv, VENV_TIMEOUT_S))
+        return self._as_check("environment", "a fresh environment", self._do(argv, VENV_TIMEOUT_S))
 
     def _install(self) -> Check:
         """Install the wheel alone first, so that no copy elsewhere counts; then what it depends on.
@@ -196,7 +196,10 @@ class _Gate:
             "allowed": allowed,
         }
         request_path.write_text(json.dumps(wanted), encoding="utf-8")
-        argv = (str(self._python), "-I", str(Path(look.__file__).resolve()), str(request_path))
+        script = str(
+            shutil.copy(look.__file__, self._dir)
+        )  # not run where it lies: in the checkout
+        argv = (str(self._python), "-I", script, str(request_path))
         ended = self._do(argv, LOOK_TIMEOUT_S)
         try:
             seen = json.loads(ended.out.splitlines()[-1])
