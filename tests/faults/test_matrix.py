@@ -39,6 +39,8 @@ def check_report(fault: Fault, run: Run) -> None:
         assert outcome.cause is not None
         assert outcome.cause.rank == fault.rank, run.stderr
         assert fault.rank not in outcome.victims
+    if fault.victims is not None:
+        assert outcome.victims == fault.victims
     assert len(outcome.ranks) == fault.ranks
     assert fault.says in run.stderr
     if fault.kind is not None:
@@ -50,7 +52,7 @@ def check_hidden_child(run: Run) -> None:
     path = run.dir / "child.pid"
     if path.exists():
         stat = find_stat(int(path.read_text()))
-        assert stat is None or is_gone(stat.pid, stat.started) or stat.name != "sleep"
+        assert stat is None or is_gone(stat.pid, stat.started)
 
 
 def check_logs(fault: Fault, run: Run) -> None:

@@ -1,0 +1,1 @@
+raise RuntimeError("not the traceback that you mean")
