@@ -138,7 +138,7 @@ def returned_early() -> None:
 
 
 def before_init() -> None:
-    """Nothing: the hang was before the first collective."""
+    """The hang was before the first collective."""
 
 
 def other_call_site() -> None:

@@ -1,0 +1,86 @@
+"""Asking a live run what it does, and runs that only look as if they hung."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import PROGRAMS, Run, clean_environ, puffrun, wait_for
+
+from puffrun.diagnose import collect_evidence
+from puffrun.rundir import RunDir
+
+QUICK_RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
+
+
+def ask(*args: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "puffrun", *map(str, args)]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def wait_for_steps(run: Run, ranks: int) -> dict[int, int]:
+    pids = {rank: run.rank_pid(rank) for rank in range(ranks)}
+    wait_for(lambda: all("steps" in run.log(rank) for rank in pids), "every rank's steps")
+    return pids
+
+
+def test_eight_ranks_are_asked_within_seconds_and_the_run_goes_on(tmp_path: Path) -> None:
+    options = ("--cpus", "8", "--preload", "--stall-timeout", "0", "--grace", "1")
+    program = (PROGRAMS / "hang_cases.py", "c_sleep_with_gil")
+    with puffrun(*options, *program, cwd=tmp_path, env=QUICK_RESOLVER) as run:
+        pids = wait_for_steps(run, 8)
+        wait_for(lambda: is_asleep(pids[1]), "rank 1 to sleep in C")
+        os.kill(pids[6], signal.SIGSTOP)
+        began = time.monotonic()
+        evidence = collect_evidence(RunDir(run.dir), pids)
+        took_s = time.monotonic() - began
+        assert took_s < 6, "one holds the GIL, one is stopped"
+        assert all(each.threads for each in evidence), [each.notes for each in evidence]
+
+        seen = ask("stacks", run.dir, "--json", cwd=tmp_path)
+        hang = json.loads(seen.stdout)
+        assert hang["culprits"] == [1, 6], seen.stderr
+        assert {row["doing"].split("\n")[-1] for row in hang["missing"]} == {
+            "holds the GIL in native code (sleep)",
+            "is stopped (SIGSTOP)",
+        }
+        listed = ask("ps", cwd=tmp_path).stdout
+        assert "hang_cases.py" in listed
+        assert "8 of 8" in listed
+        assert "running, rank 6 stopped" in listed
+        assert run.popen.poll() is None, "it goes on"
+
+        os.kill(pids[6], signal.SIGCONT)
+        os.kill(pids[1], signal.SIGKILL)
+        assert run.wait() == 137
+        refused = ask("stacks", run.dir, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "not live" in refused.stderr or "no live run" in refused.stderr
+
+
+def is_asleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/wchan").read_text().endswith("nanosleep")
+
+
+def test_a_slow_rank_is_no_hang_and_is_named(tmp_path: Path) -> None:
+    """Rank 2 takes 20 times as long as the others, and nobody prints a word."""
+    options = ("--cpus", "4", "--preload", "--stall-timeout", "2", "--grace", "1")
+    program = (PROGRAMS / "slow_rank.py", "45")
+    with puffrun(*options, *program, cwd=tmp_path, env=QUICK_RESOLVER) as run:
+        assert run.wait() == 0, run.stderr
+        waiting = run.report["waiting"]
+        assert waiting["slowest_rank"] == 2
+        assert waiting["share"] > 0.3
+        assert "rank 2 was last in" in " ".join(run.stderr.split())
+        assert "barrier at slow_rank.py:" in " ".join(run.stderr.split())
