@@ -13,6 +13,7 @@ from demo_parts import Parts, build_parts, demo_environ, find_children, run_demo
 
 from puffrun.demo.checkpoint import find_newest_checkpoint, load_checkpoint
 
+MODULE = "puffrun.demo.train"
 SHORT = ("--envs", 64, "--eval-episodes", 16, "--roads", 1, "--checkpoint-every", 1)
 
 
@@ -71,29 +72,44 @@ def test_a_killed_rank_does_no_harm_to_checkpoints(parts, tmp_path):
 
 
 def run_alone(parts: Parts, cwd: Path, *args: str, **environ: str):
-    command = [sys.executable, "-m", "puffrun.demo.train", *args]
+    command = [sys.executable, *args]
     environ = demo_environ(parts, PYTHONWARNINGS="default", **environ)
     return subprocess.run(
         command, check=False, cwd=cwd, env=environ, capture_output=True, text=True, timeout=60
     )
 
 
+THREADS_AFTERWARDS = """
+from pathlib import Path
+from puffrun.demo.train import main
+code = main()
+print("threads", *(path.read_text() for path in Path("/proc/self/task").glob("*/comm")))
+raise SystemExit(code)
+"""
+
+
 def test_one_process_without_a_launcher_is_enough(parts, tmp_path):
-    done = run_alone(parts, tmp_path, PUFFRUN_SMOKE="1", PUFFRUN_MAX_STEPS="1")
+    """And no gloo thread outlives the group: one that does may abort Python's shutdown."""
+    environ = {"PUFFRUN_SMOKE": "1", "PUFFRUN_MAX_STEPS": "1"}
+    done = run_alone(parts, tmp_path, "-c", THREADS_AFTERWARDS, **environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"update +(\d+)/(\d+)", done.stdout) == [("1", "1")]
     assert (tmp_path / "demo-out" / "drive.gif").is_file()
+    assert "threads" in done.stdout
+    assert "gloo" not in done.stdout
 
 
 def test_mistakes_are_one_line(parts, tmp_path):
-    done = run_alone(parts, tmp_path, PUFFRUN_SMOKE="1", PUFFRUN_ARTIFACT_DRIVE_ENV="")
+    done = run_alone(
+        parts, tmp_path, "-m", MODULE, PUFFRUN_SMOKE="1", PUFFRUN_ARTIFACT_DRIVE_ENV=""
+    )
     assert done.returncode == 1
     assert done.stderr == (
         "libdrive.so is not built: start this program with `puffrun train -c demo`\n"
     )
-    done = run_alone(parts, tmp_path, "--resume", "nothing.pt")
+    done = run_alone(parts, tmp_path, "-m", MODULE, "--resume", "nothing.pt")
     assert done.returncode == 2
     assert done.stderr.endswith("error: --resume: there is no checkpoint nothing.pt\n")
-    done = run_alone(parts, tmp_path, "--envs", "0")
+    done = run_alone(parts, tmp_path, "-m", MODULE, "--envs", "0")
     assert done.returncode == 2
     assert done.stderr.endswith("error: argument --envs: 0 is less than 1\n")

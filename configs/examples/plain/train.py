@@ -5,6 +5,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before the group exists: DDP's late import would keep it
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,4 +29,5 @@ for step in range(args.steps):
 if rank == 0:
     slope, start = (p.item() for p in model.parameters())
     print(f"{os.environ.get('GREETING', 'done')}: y = {slope:.2f} x + {start:.2f}")
+del model  # the last that holds the group: its threads end here, not in Python's shutdown
 dist.destroy_process_group()

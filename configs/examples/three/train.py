@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before the group exists: DDP's late import would keep it
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,4 +24,5 @@ for step in range(301):
     optimizer.step()
     if dist.get_rank() == 0 and step % 100 == 0:
         print(f"step {step}  loss {loss:.4f}", flush=True)
+del model  # the last that holds the group: its threads end here, not in Python's shutdown
 dist.destroy_process_group()

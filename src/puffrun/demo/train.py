@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -86,7 +87,12 @@ class Ranks:
 
 
 def join_ranks() -> Ranks:
-    """Join the process group: nccl with a GPU per local rank, gloo otherwise."""
+    """Join the process group: nccl with a GPU per local rank, gloo otherwise.
+
+    `torch.distributed.nn.functional` must be imported before: DDP imports it, its default arguments
+    keep a group that exists by then, and gloo's threads would outlive `destroy_process_group` and
+    now and then abort the interpreter's shutdown (torch 2.13).
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
         device = torch.device("cuda", local_rank)
