@@ -6,7 +6,7 @@ from puffrun.console.paint import Paint
 from puffrun.console.text import clean_line, render_count, wrap_within
 from puffrun.doctor import Finding, Row
 
-_NAME_COLUMN = 13
+_NAME_COLUMN = 15
 
 
 def render_doctor(rows: Sequence[Row], width: int, *, paint: Paint) -> list[str]:

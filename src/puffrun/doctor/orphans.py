@@ -1,36 +1,46 @@
 """Finds ranks whose launcher is gone: torchrun leaves them behind when it is killed."""
 
-import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from puffrun.doctor.facts import Orphan
-from puffrun.process import ProcStat, read_stats
+from puffrun.process import find_stat, read_stats
 
-# words in a command line that say that this process looks after ranks
-LAUNCHERS = ("torchrun", "torch.distributed", "torch/distributed", "puffrun", "accelerate",
-             "deepspeed", "torchrunx", "ray::", "slurmstepd", "horovod")  # fmt: skip
+# programs and modules that look after ranks
+_PROGRAMS = frozenset({"torchrun", "torchrunx", "puffrun", "accelerate", "deepspeed", "horovodrun"})
+_MODULES = ("torch.distributed.", "puffrun", "accelerate.", "deepspeed.")
+_GUARDIAN = "puffrun/process/guardian.py"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The process that a rank hangs on. `has_torch`: no torchrun agent lives without."""
+
+    pid: int
+    name: str = ""
+    argv: tuple[str, ...] = ()
+    is_rank: bool = False
+    has_torch: bool = False
 
 
 def detect_orphans() -> tuple[Orphan, ...]:
     """Look at the environments of all processes that this user may read."""
-    stats = read_stats()
     found = []
-    for stat in stats.values():
-        if not stat.alive or stat.pid == os.getpid():
-            continue
-        environment = read_environment(stat.pid)
+    for stat in read_stats().values():
+        environment = read_environment(stat.pid) if stat.alive else {}
         if not is_rank(environment):
             continue
-        parent = stats.get(stat.ppid)
-        if is_orphan(parent, _read_command(stat.ppid), read_environment(stat.ppid)):
+        parent = _read_parent(stat.ppid)
+        if is_adopter(parent):
             found.append(
                 Orphan(
                     pid=stat.pid,
                     rank=environment["RANK"],
                     run_id=environment["TORCHELASTIC_RUN_ID"],
-                    command=_read_command(stat.pid)[:80] or stat.name,
-                    parent=f"pid {stat.ppid}" + (f", {parent.name}" if parent else ""),
+                    command=" ".join(_read_argv(stat.pid))[:80] or stat.name,
+                    parent=f"pid {parent.pid}" + (f", {parent.name}" if parent.name else ""),
                 )
             )
     return tuple(found)
@@ -41,13 +51,38 @@ def is_rank(environment: Mapping[str, str]) -> bool:
     return {"RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"} <= environment.keys()
 
 
-def is_orphan(
-    parent: ProcStat | None, parent_command: str, parent_environment: Mapping[str, str]
-) -> bool:
-    """Tell whether a rank was adopted: its parent neither starts ranks nor is one."""
-    if parent is None or is_rank(parent_environment):
+def is_adopter(parent: Parent) -> bool:
+    """Tell whether a rank's parent can only have adopted it: init, or what never starts ranks."""
+    if parent.pid == 1:
+        return True
+    if parent.is_rank or parent.has_torch:
         return False
-    return not any(word in parent_command for word in LAUNCHERS)
+    modules = [after for word, after in pairwise(parent.argv) if word == "-m"]
+    if any(module.startswith(_MODULES) for module in modules):
+        return False
+    words = parent.argv[:4]
+    return not any(Path(word).name in _PROGRAMS or word.endswith(_GUARDIAN) for word in words)
+
+
+def _read_parent(pid: int) -> Parent:
+    stat = find_stat(pid)
+    return Parent(
+        pid=pid,
+        name=stat.name if stat else "",
+        argv=_read_argv(pid),
+        is_rank=is_rank(read_environment(pid)),
+        has_torch=_has_torch(pid),
+    )
+
+
+def _has_torch(pid: int) -> bool:
+    """Look for torch among the loaded libraries; a process that may not be read may have it."""
+    try:
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def read_environment(pid: int) -> dict[str, str]:
@@ -60,9 +95,9 @@ def read_environment(pid: int) -> dict[str, str]:
     return {name: value for name, separator, value in pairs if separator}
 
 
-def _read_command(pid: int) -> str:
+def _read_argv(pid: int) -> tuple[str, ...]:
     try:
         data = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return ""
-    return data.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return ()
+    return tuple(data.decode("utf-8", "replace").rstrip("\0").split("\0"))

@@ -68,7 +68,7 @@ def detect_interpreter() -> Interpreter:
     library, version = platform.libc_ver()
     numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
     glibc = (numbers[0], numbers[1]) if library == "glibc" and len(numbers) > 1 else None
-    machine = sysconfig.get_platform().partition("-")[2].replace("-", "_")
+    machine = re.sub(r"[-.]", "_", sysconfig.get_platform())
     return Interpreter((sys.version_info[0], sys.version_info[1]), machine, glibc)
 
 
@@ -106,7 +106,8 @@ def _find_file(text: str, cwd: Path) -> Path:
 
 
 def _suggest(directory: Path) -> str:
-    near = sorted(directory.glob("*.whl")) if directory.is_dir() else []
+    found = directory.glob("*.whl") if directory.is_dir() else ()
+    near = sorted(found, key=lambda path: path.stat().st_mtime)
     return f"did you mean `{near[-1]}`?" if near else "`python -m build --wheel` writes one"
 
 
