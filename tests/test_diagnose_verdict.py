@@ -115,9 +115,16 @@ def test_shapes_differed_in_a_collective_that_the_others_have_left_behind():
     hang = conclude(late, *ahead)
     assert hang.culprits == (1,)
     assert hang.text == (
-        "the ranks disagree: all_reduce #4 has [8] on rank 1, "
+        "the ranks disagree: #4 is all_reduce of [8] on rank 1, "
         "but it was all_reduce of [4] on ranks 0, 2, 3"
     )
+
+
+def test_shapes_may_differ_where_each_rank_has_its_own():
+    root = waiting(0, op="scatter", shape=(4, 4))
+    hang = conclude(root, *(waiting(n, op="scatter", shape=()) for n in (1, 2, 3)))
+    assert hang.culprits == ()
+    assert len(hang.waiting) == 1
 
 
 def test_one_operation_called_at_different_places():

@@ -94,7 +94,7 @@ CASES = (
             ((0, 2, 3), f"barrier #5 {ALL}", "other_shape: dist.barrier"),
             ((1,), f"all_reduce #4 {ALL}", "other_shape: dist.all_reduce"),
         ),
-        says="all_reduce #4 has [8] on rank 1, but it was all_reduce of [4] on ranks 0, 2",
+        says="#4 is all_reduce of [8] on rank 1, but it was all_reduce of [4] on ranks 0, 2",
     ),
     HangCase(
         "c_sleep_with_gil",

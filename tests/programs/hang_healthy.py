@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -86,7 +87,7 @@ def evaluation() -> None:
 def reads_files() -> None:
     """Rank 0 reads a dataset that takes its time."""
     if RANK == 0:
-        with open("/dev/zero", "rb") as file:
+        with Path("/dev/zero").open("rb") as file:
             for _ in range(40):
                 file.read(1 << 16)
                 time.sleep(0.1)

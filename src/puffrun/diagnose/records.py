@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SAME_SHAPES = ("all_reduce", "allreduce", "broadcast", "all_gather", "allgather")
 _STATUS = '"pg_status":'
 
 
@@ -26,6 +27,11 @@ class Collective:
     created_at: int
     is_done: bool
     is_p2p: bool = False
+
+    @property
+    def common_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes that have to be the same on all ranks; () where they may differ by rank."""
+        return self.shapes if any(op in self.op for op in SAME_SHAPES) else ()
 
 
 @dataclass(frozen=True)

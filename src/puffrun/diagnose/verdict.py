@@ -100,23 +100,22 @@ def _find_past_difference(case: _Case) -> tuple[tuple[int, ...], str] | None:
 
     gloo lets a rank that expects less than it gets, or gets less than it expects, go on or hang.
     """
-    for rank, wait in case.waits.items():
-        others = {r: _find_same(each, wait) for r, each in case.evidence.items() if r != rank}
-        unlike = [r for r, c in others.items() if c and (c.op, c.shapes) != (wait.op, wait.shapes)]
-        left_behind = [r for r in unlike if others[r] and r not in _peers(wait, case)]
-        if left_behind:
-            other = others[left_behind[0]]
-            alike = [
-                r for r, w in case.waits.items() if (w.seq, w.shapes) == (wait.seq, wait.shapes)
-            ]
-            culprits = min(alike, left_behind, key=len) if len(alike) != len(left_behind) else []
-            text = (
-                f"the ranks disagree: {wait.op} #{wait.seq} has {render_shapes(wait.shapes)} on "
-                f"{name_ranks(sorted(alike))}, but it was {other.op if other else ''} of "
-                f"{render_shapes(other.shapes if other else ())} on {name_ranks(left_behind)}"
-            )
-            return tuple(sorted(culprits)), text
+    for wait in case.waits.values():
+        peers = [r for r, w in case.waits.items() if (w.group, w.seq) == (wait.group, wait.seq)]
+        found = {r: _find_same(e, wait) for r, e in case.evidence.items() if r not in peers}
+        unlike = {r: c for r, c in found.items() if c and _call(c) != _call(wait)}
+        if unlike:
+            ahead, (other, *_) = sorted(unlike), unlike.values()
+            culprits = min(peers, ahead, key=len) if len(peers) != len(ahead) else ()
+            here, there = f"on {name_ranks(sorted(peers))}", f"on {name_ranks(ahead)}"
+            what = f"#{wait.seq} is {_call(wait)} {here}, but it was {_call(other)} {there}"
+            return tuple(sorted(culprits)), f"the ranks disagree: {what}"
     return None
+
+
+def _call(what: Wait | Collective) -> str:
+    shapes = what.shapes if isinstance(what, Wait) else what.common_shapes
+    return f"{what.op} of {render_shapes(shapes)}" if shapes else what.op
 
 
 def _find_same(evidence: RankEvidence, wait: Wait) -> Collective | None:
@@ -124,11 +123,6 @@ def _find_same(evidence: RankEvidence, wait: Wait) -> Collective | None:
     collectives = evidence.record.collectives if evidence.record else ()
     same = (c for c in collectives if (c.group, c.seq) == (wait.group, wait.seq) and not c.is_p2p)
     return next(same, None) if wait.seq is not None else None
-
-
-def _peers(wait: Wait, case: _Case) -> list[int]:
-    """Name the ranks that wait at the same place of the same group's sequence."""
-    return [r for r, w in case.waits.items() if (w.group, w.seq) == (wait.group, wait.seq)]
 
 
 def _judge_mismatch(

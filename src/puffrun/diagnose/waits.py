@@ -123,7 +123,7 @@ def _wait_in(collective: Collective, evidence: RankEvidence, place: str, world_s
         group=collective.group,
         seq=None if collective.is_p2p else collective.seq,
         backend=collective.backend,
-        shapes=collective.shapes,
+        shapes=collective.common_shapes,
         dtypes=collective.dtypes,
     )
 
