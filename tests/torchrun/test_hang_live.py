@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import PROGRAMS, Run, clean_environ, puffrun, wait_for
@@ -84,3 +85,20 @@ def test_a_slow_rank_is_no_hang_and_is_named(tmp_path: Path) -> None:
         assert waiting["share"] > 0.3
         assert "rank 2 was last in" in " ".join(run.stderr.split())
         assert "barrier at slow_rank.py:" in " ".join(run.stderr.split())
+
+
+def test_healthy_programs_are_left_alone(tmp_path: Path) -> None:
+    """Silent for longer than the stall limit, but not still: they compute, read, load."""
+
+    def run_one(case: str) -> tuple[str, int, str]:
+        cwd = tmp_path / case
+        cwd.mkdir()
+        options = ("--cpus", "2", "--stall-timeout", "2", "--grace", "1")
+        program = (PROGRAMS / "hang_healthy.py", case)
+        with puffrun(*options, *program, cwd=cwd, env=QUICK_RESOLVER) as run:
+            return case, run.wait(), run.stderr
+
+    cases = ("quiet_start", "reads_files", "fork_pool", "spawn_loader")
+    with ThreadPoolExecutor(len(cases)) as pool:
+        ended = list(pool.map(run_one, cases))
+    assert [(case, code) for case, code, _ in ended] == [(case, 0) for case in cases], ended
