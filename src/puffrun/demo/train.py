@@ -20,7 +20,7 @@ import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from puffrun.demo.checkpoint import find_newest_checkpoint, load_checkpoint, save_checkpoint
+from puffrun import checkpoint, guard, latest_checkpoint, preflight, progress, run_once
 from puffrun.demo.env import ACTIONS, ENDINGS, OBSERVATIONS, DriveEnvs
 from puffrun.demo.policy import Policy, export_policy
 
@@ -30,6 +30,7 @@ CLIP = 0.2
 VALUE_WEIGHT = 0.5
 REWARD_SCALE = 0.25  # keeps values near 1, so that the critic does not drown the actor
 MAX_GRADIENT_NORM = 0.5
+STATE_FILE = "state.pt"  # in a checkpoint
 EVAL_SEED = 2**60  # far above any training seed: these scenarios are never trained on
 
 
@@ -51,7 +52,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--roads", type=positive, default=3, help="how many the picture shows")
     parser.add_argument("--require-goal-rate", type=float, metavar="PERCENT", help="else exit 1")
     args = parser.parse_args()
-    if args.resume not in (None, "newest") and not Path(args.resume).is_file():
+    if args.resume not in (None, "newest") and not (Path(args.resume) / STATE_FILE).is_file():
         parser.error(f"--resume: there is no checkpoint {args.resume}")
     if os.environ.get("PUFFRUN_SMOKE") == "1":
         args.updates, args.envs, args.eval_episodes, args.roads = min(args.updates, 2), 64, 64, 1
@@ -230,21 +231,14 @@ def resume(args: argparse.Namespace, policy: Policy, optimizer: torch.optim.Opti
     """Load the checkpoint that `--resume` names, if any. Returns how many updates it has seen."""
     if args.resume is None:
         return 0
-    newest = find_newest_checkpoint(args.out / "checkpoints")
+    newest = run_once(latest_checkpoint, args.out / "checkpoints")  # the same one on all ranks
     path = newest if args.resume == "newest" else Path(args.resume)
     if path is None:
         return 0
-    state = load_checkpoint(path)
+    state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
     policy.load_state_dict(state["policy"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["update"])
-
-
-def check_same_start(done: int, ranks: Ranks) -> None:
-    """Refuse to train when the ranks resumed from different checkpoints."""
-    total = sum_over_ranks(torch.tensor([done, done**2], dtype=torch.float64), ranks)
-    if total[0] ** 2 != total[1] * ranks.size:
-        sys.exit(f"rank {ranks.rank} resumed after update {done}, other ranks elsewhere")
 
 
 def train(args: argparse.Namespace, library_path: Path, ranks: Ranks) -> Policy:
@@ -253,9 +247,11 @@ def train(args: argparse.Namespace, library_path: Path, ranks: Ranks) -> Policy:
     policy = Policy(OBSERVATIONS, ACTIONS).to(ranks.device)
     optimizer = torch.optim.Adam(policy.parameters(), eps=1e-5)
     done = resume(args, policy, optimizer)
-    check_same_start(done, ranks)
+    seed = make_seed(args.seed, done, ranks.rank)
+    preflight(policy, optimizer, same={"updates done": done}, differ={"seed": seed})
     model = DistributedDataParallel(policy)
-    envs = DriveEnvs(library_path, args.envs, make_seed(args.seed, done, ranks.rank))
+    guard(optimizer)
+    envs = DriveEnvs(library_path, args.envs, seed)
     for update in range(done + 1, args.updates + 1):
         started_at = time.monotonic()
         torch.manual_seed(make_seed(args.seed, update, ranks.rank))
@@ -267,8 +263,9 @@ def train(args: argparse.Namespace, library_path: Path, ranks: Ranks) -> Policy:
             decisions = args.envs * args.horizon * ranks.size
             speed = decisions / (time.monotonic() - started_at)
             tell(update, args.updates, update * decisions, counts, speed)
-            if update % args.checkpoint_every == 0 or update == args.updates:
-                keep(policy, optimizer, update, args.out / "checkpoints")
+        if update % args.checkpoint_every == 0 or update == args.updates:
+            keep(policy, optimizer, update, args.out / "checkpoints", ranks)
+        progress(update, goal_rate=float(counts[0] / counts[:-1].sum().clamp(min=1)))
     envs.close()
     return policy
 
@@ -288,14 +285,20 @@ def tell(update: int, updates: int, decisions: int, counts: Tensor, speed: float
     )
 
 
-def keep(policy: Policy, optimizer: torch.optim.Optimizer, update: int, directory: Path) -> None:
-    """Write a checkpoint and say where it is."""
+def keep(
+    policy: Policy, optimizer: torch.optim.Optimizer, update: int, directory: Path, ranks: Ranks
+) -> None:
+    """Write a checkpoint and say where it is. All ranks have the same to write, so rank 0 does."""
     state = {
         "policy": policy.state_dict(),
         "optimizer": optimizer.state_dict(),
         "update": update,
     }
-    print(f"checkpoint {save_checkpoint(state, directory, update)}", flush=True)
+    with checkpoint(directory, update) as path:
+        if ranks.rank == 0:
+            torch.save(state, path / STATE_FILE)
+    if ranks.rank == 0:
+        print(f"checkpoint {latest_checkpoint(directory)}", flush=True)
 
 
 def show(policy: Policy, visualize_path: Path, args: argparse.Namespace) -> None:
@@ -320,8 +323,7 @@ def main() -> int:
     endings = evaluate(policy, library_path, args.eval_episodes, ranks)
     if ranks.rank == 0:
         print(f"eval on {int(endings.sum())} unseen roads  {describe_endings(endings)}", flush=True)
-        show(policy, visualize_path, args)
-    dist.barrier()  # nobody leaves before rank 0 has finished
+    run_once(show, policy, visualize_path, args)  # nobody leaves before the picture is drawn
     dist.destroy_process_group()
     goal_rate = float(100 * endings[0] / endings.sum())
     required = args.require_goal_rate

@@ -16,14 +16,14 @@ def sum_tensor(tensor: "Tensor") -> str:
 
     if tensor.is_meta or tensor.layout != torch.strided:
         return ""
-    if tensor.is_cpu:
-        return _sum_bytes(tensor.contiguous())
-    return _sum_on_device(tensor.contiguous())
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    return _sum_bytes(tensor) if tensor.is_cpu else _sum_on_device(tensor.detach())
 
 
 def _sum_bytes(tensor: "Tensor") -> str:
     """Hash the memory itself: one pass, no copy."""
-    size = tensor.numel() * tensor.element_size()
+    size = tensor.nbytes
     if size == 0:
         return "empty"
     memory = (ctypes.c_char * size).from_address(tensor.data_ptr())

@@ -5,25 +5,28 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from puffrun.rank.checksum import sum_tensor
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
 # what an optimizer calls parameters that it got without names
 POSITIONAL = re.compile(r"(param|group_\d+_param)?_?\d+")
 IDENTITY_KEYS = ("params", "param_names")
+OWN_FIELDS = 2  # shard and sum, at the end of ParamFacts
 
 
-@dataclass(frozen=True)
-class ParamFacts:
+class ParamFacts(NamedTuple):
     """One parameter. `scope`: the ranks that hold it together, None: as the model's other ones.
 
-    `sum` is a checksum of this rank's part of the values, comparable within one `shard`.
+    `sum` is a checksum of this rank's part of the values, comparable within one `shard`. A tuple,
+    because there are thousands and JSON takes tuples as they are; the last two are `OWN_FIELDS`.
     """
 
     name: str
@@ -33,9 +36,9 @@ class ParamFacts:
     scope: tuple[int, ...] | None = None
     mesh: str = ""
     placements: str = ""
-    shard: str = ""
     group: int | None = None
     aliases: tuple[str, ...] = ()
+    shard: str = ""
     sum: str = ""
 
 
@@ -56,28 +59,39 @@ class Description:
 
     def to_json(self) -> str:
         """Write it the same way on every rank."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return _dump(vars(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Description":
         """Read it from JSON."""
         fields = json.loads(text)
         for name in ("params", "buffers"):
-            fields[name] = tuple(_param_from_json(entry) for entry in fields[name])
+            fields[name] = tuple(_param_from_json(*entry) for entry in fields[name])
         for name in ("order", "groups", "nameless", "duplicates"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
 
-    def digest(self) -> str:
-        """Hash all of it."""
-        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+    def digests(self) -> tuple[str, str]:
+        """Hash what ranks with the same parameters have in common, and then all of it."""
+        common = {
+            **vars(self),
+            "params": [facts[:-OWN_FIELDS] for facts in self.params],
+            "buffers": [facts[:-OWN_FIELDS] for facts in self.buffers],
+            "differ": None,
+        }
+        own = [facts[-OWN_FIELDS:] for facts in (*self.params, *self.buffers)]
+        structure = hashlib.blake2b(_dump(common).encode(), digest_size=16)
+        everything = structure.copy()
+        everything.update(_dump([own, self.differ]).encode())
+        return structure.hexdigest(), everything.hexdigest()
 
 
-def _param_from_json(fields: dict[str, Any]) -> ParamFacts:
-    scope = fields.pop("scope")
-    for name in ("shape", "aliases"):
-        fields[name] = tuple(fields[name])
-    return ParamFacts(**fields, scope=None if scope is None else tuple(scope))
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _param_from_json(*fields: Any) -> ParamFacts:
+    return ParamFacts._make(tuple(f) if isinstance(f, list) else f for f in fields)
 
 
 def name_parameters(
@@ -180,10 +194,20 @@ def _plain(value: Any) -> Any:
 
 def find_scope(tensor: Any) -> tuple[int, ...] | None:
     """Find the ranks of a DTensor's mesh; None for a plain tensor."""
-    device_mesh = getattr(tensor, "device_mesh", None)
-    if device_mesh is None:
+    if not _is_distributed(tensor.__class__):
         return None
-    return tuple(sorted(device_mesh.mesh.flatten().tolist()))
+    return tuple(sorted(tensor.device_mesh.mesh.flatten().tolist()))
+
+
+@cache
+def _is_distributed(kind: Any) -> bool:
+    """Whether tensors of this type are DTensors; looking at thousands of tensors is slow."""
+    return hasattr(kind, "device_mesh")
+
+
+@cache
+def _name_dtype(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def describe_tensor(
@@ -197,8 +221,8 @@ def describe_tensor(
     """Describe one parameter or buffer; of a DTensor the mesh is its scope."""
     mesh = placements = shard = ""
     local = tensor
-    device_mesh = getattr(tensor, "device_mesh", None)
-    if device_mesh is not None:
+    if _is_distributed(tensor.__class__):
+        device_mesh = tensor.device_mesh
         scope = find_scope(tensor)
         mesh = f"{list(device_mesh.mesh_dim_names or [])} {device_mesh.mesh.tolist()}"
         placements = str(list(tensor.placements))
@@ -207,7 +231,7 @@ def describe_tensor(
     return ParamFacts(
         name=names[0],
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=_name_dtype(tensor.dtype),
         requires_grad=tensor.requires_grad,
         scope=scope,
         mesh=mesh,
@@ -215,7 +239,7 @@ def describe_tensor(
         shard=shard,
         group=group,
         aliases=tuple(sorted(names[1:])),
-        sum=sum_tensor(local.detach()) if values and "P" not in shard else "",
+        sum=sum_tensor(local) if values and "P" not in shard else "",
     )
 
 

@@ -48,13 +48,11 @@ def describe_code() -> dict[str, str]:
     if main is None:
         return {}
     directory = Path(main).resolve().parent
-    skipped = tuple(str(Path(entry)) for entry in (sys.prefix, sys.base_prefix))
-    if str(directory) in skipped or str(directory).startswith(os.path.join(sys.base_prefix, "lib")):  # noqa: PTH118  # str is compared
-        return {}
-    names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    paths = sorted({Path(name).resolve() for name in (main, *names) if name})
-    ours = [p for p in paths if p.is_relative_to(directory) and "site-packages" not in p.parts]
-    return {str(p.relative_to(directory)): _hash_file(p) for p in ours[:MAX_FILES]}
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    start = str(directory) + os.sep
+    ours = {str(Path(main).resolve()), *(file for file in files if file.startswith(start))}
+    kept = sorted(file for file in ours if "site-packages" not in file)[:MAX_FILES]
+    return {file.removeprefix(start): _hash_file(Path(file)) for file in kept}
 
 
 def _hash_file(path: Path) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from puffrun.errors import DisagreementError
 from puffrun.rank.compare import Finding, render, some, tell_values
@@ -32,7 +33,9 @@ EXPLAIN_S = 3.0  # ranks whose collective failed meet within this time, or are m
 Scope = tuple[int, ...]
 Share = dict[int, "list[tuple[str, Tensor]]"]  # parameters of one scope, by optimizer group
 
-_groups: list[tuple[Any, Any]] = []  # the default group, and the guards' own beside it
+# The default group, and the guards' own beside it. Only torch holds them: a group that outlives
+# `destroy_process_group` has threads that can abort Python's shutdown.
+_groups: "list[tuple[ref[ProcessGroup], ref[ProcessGroup]]]" = []
 _numbers = count(1)
 
 
@@ -109,14 +112,16 @@ def _find_shares(
     return shares
 
 
-def _guard_group(timeout_s: float) -> Any:
+def _guard_group(timeout_s: float) -> "ref[ProcessGroup]":
     """Make one gloo group for all guards that a process group has."""
     import torch.distributed as dist
 
     world = dist.group.WORLD
-    if not _groups or _groups[0][0] is not world:
+    if world is None:
+        raise RuntimeError("guard: there is no process group")
+    if not _groups or _groups[0][0]() is not world:
         made = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        _groups[:] = [(world, made)]
+        _groups[:] = [(ref(world), ref(made))]
     return _groups[0][1]
 
 
@@ -148,7 +153,7 @@ class Guard:
         self._look(optimizer)
         vector = torch.tensor(self._numbers(optimizer), dtype=torch.int64)
         try:
-            dist.all_reduce(vector, dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(vector, dist.ReduceOp.MAX, group=self._find_group())
         except RuntimeError as error:  # a rank did not come, or is gone
             self._explain(error)
             raise
@@ -156,6 +161,12 @@ class Guard:
         pairs = zip(highs[::2], highs[1::2], strict=True)
         if any(high not in (~low, NOTHING) for high, low in pairs):
             self._explain(None)
+
+    def _find_group(self) -> "ProcessGroup":
+        group = self._group()
+        if group is None:
+            raise RuntimeError("guard: its process group was destroyed; call `guard` again")
+        return group
 
     def _look(self, optimizer: "Optimizer") -> None:
         """Sort the parameters again when some were added."""

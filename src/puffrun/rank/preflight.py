@@ -132,12 +132,10 @@ def _unpack(data: bytes) -> bytes:
 
 def _brief(mine: Description) -> dict[str, Any]:
     """What is compared first: hashes, and whether something is wrong with this rank alone."""
-    bare = [replace(facts, sum="", shard="") for facts in mine.params]
-    rest = [replace(facts, sum="", shard="") for facts in mine.buffers]
-    structure = replace(mine, params=tuple(bare), buffers=tuple(rest), differ={})
+    structure, everything = mine.digests()
     return {
-        "all": mine.digest(),
-        "structure": structure.digest(),
+        "all": everything,
+        "structure": structure,
         "sums": _hash_sums(mine),
         "wrong": bool(mine.nameless or mine.duplicates),
         "differ": mine.differ,
@@ -146,11 +144,10 @@ def _brief(mine: Description) -> dict[str, Any]:
 
 def _hash_sums(mine: Description) -> dict[str, int]:
     """Hash the values by what they are comparable with: the same part of the same tensors."""
-    sums: dict[str, int] = {}
+    parts: dict[tuple[Any, str], list[str]] = {}
     for facts in (*mine.params, *mine.buffers):
-        part = f"{facts.scope} {facts.shard}"
-        sums[part] = zlib.crc32(f"{facts.name} {facts.sum}".encode(), sums.get(part, 0))
-    return sums
+        parts.setdefault((facts.scope, facts.shard), []).append(f"{facts.name} {facts.sum}")
+    return {f"{part}": zlib.crc32("\n".join(lines).encode()) for part, lines in parts.items()}
 
 
 def decide_briefs(briefs: dict[int, dict[str, Any]]) -> dict[str, int] | None:
