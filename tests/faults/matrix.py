@@ -82,6 +82,12 @@ def polite_then_kill(run: Run) -> None:
     os.kill(rank, signal.SIGKILL)
 
 
+def stop_agent_and_kill_rank(run: Run) -> None:
+    """A stopped agent can report nothing."""
+    os.kill(run.agent_pid(), signal.SIGSTOP)
+    os.kill(run.rank_pid(1), signal.SIGKILL)
+
+
 QUICK = ("--grace", "1")
 EARLY = ("--exit-timeout", "1", *QUICK)
 
@@ -219,16 +225,32 @@ FAULTS = [
     # puffrun's own processes are killed
     Fault("agent-killed", "stay.py children", 73, "agent-lost", do=kill_agent, options=QUICK),
     Fault("guardian-killed", "stay.py children", 73, "agent-lost", do=kill_guardian, options=QUICK),
-    Fault("guardian-stopped", "stay.py children", 137, "signal", 0,
-          do=stop_guardian_then_kill_rank, options=QUICK),
+    Fault(
+        "guardian-stopped",
+        "stay.py children",
+        137,
+        "signal",
+        0,
+        do=stop_guardian_then_kill_rank,
+        options=QUICK,
+    ),
+    Fault("agent-stopped", "stay.py", 137, "signal", 1, options=QUICK, do=stop_agent_and_kill_rank),
     Fault("agent-sigterm", "stay.py", 137, "signal", 0, do=stop_agent_then_kill_rank),
 ]
 
 # --preload only: the process that ranks are forked from
 ZYGOTE_FAULTS = [
     Fault("zygote-killed", "stay.py children", 73, "agent-lost", do=kill_zygote, options=QUICK),
-    Fault("zygote-killed-of-8", "stay.py ignore-sigterm", 73, "agent-lost", ranks=8,
-          do=kill_zygote, options=QUICK, says="ranks are forked from was killed"),
+    Fault(
+        "zygote-killed-of-8",
+        "stay.py ignore-sigterm",
+        73,
+        "agent-lost",
+        ranks=8,
+        do=kill_zygote,
+        options=QUICK,
+        says="ranks are forked from was killed",
+    ),
 ]
 
 # what the mode that is not the default is tried with in `make test`; `make faults` tries all
@@ -237,3 +259,10 @@ CORE = {
     "exit-with-text", "exit-0-early", "sigkill", "sigint", "segfault", "child-in-new-session",
     "left-after-success", "peer-raises", "env-worker-segv", "sigstop", "ctrl-c", "agent-killed",
 }  # fmt: skip
+
+
+def choose_cases(*, everything: bool) -> list[tuple[str, Fault]]:
+    """Pair rows with modes: each row in the default mode, some or all in the other too."""
+    default = [("--preload", fault) for fault in (*FAULTS, *ZYGOTE_FAULTS)]
+    other = [("--no-preload", f) for f in FAULTS if everything or f.name in CORE]
+    return [*default, *other]

@@ -1,17 +1,22 @@
+import os
 from pathlib import Path
 
 import pytest
-from faults.matrix import FAULTS, Fault
+from faults.matrix import Fault, choose_cases
 from harness import PROGRAMS, Run, is_gone, puffrun, wait_for
 
 from puffrun.process import find_stat
 from puffrun.report import outcome_from_json
 
+CASES = choose_cases(everything="PUFFRUN_FAULTS" in os.environ)  # set by `make faults`
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(fault: Fault, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("mode", "fault"), CASES, ids=[f"{fault.name}{mode[1:]}" for mode, fault in CASES]
+)
+def test_fault(mode: str, fault: Fault, tmp_path: Path) -> None:
     program, *args = fault.program.split()
-    options = ("--cpus", str(fault.ranks), *fault.options)
+    options = (mode, "--cpus", str(fault.ranks), *fault.options)
     with puffrun(*options, PROGRAMS / program, *args, cwd=tmp_path) as run:
         if fault.do is not None:
             wait_for(lambda: is_up(run, fault.ranks), "every rank's first line")

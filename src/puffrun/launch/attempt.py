@@ -127,8 +127,17 @@ class Attempt:
         if self.session.guarded.lost and self.ended is None:
             self._take_over()
         if not self.state.stopping and not self.session.agent_gone:
-            for observation in self._sampler.sample(self._living_pids(), time.monotonic()):
-                self.observe(observation)
+            self._sample()
+
+    def _sample(self) -> None:
+        found = self._sampler.sample(
+            self._living_pids(), time.monotonic(), is_console_full=self.pump.is_full
+        )
+        for rank, returncode in self._sampler.unreported.items():
+            if rank in self.state.running:
+                self._hear_exited(rank, returncode, time.time_ns())
+        for observation in found:
+            self.observe(observation)
 
     def observe(self, observation: Observation) -> None:
         """Take one observation through the state machine and do what it asks."""

@@ -11,6 +11,7 @@ import threading
 CHUNK = 4096
 END_OF_FILE = b"\x04"  # Ctrl-D, as the pseudo-terminal wants it
 BACKGROUND_PAUSE_MS = 500
+STOP_S = 1.0
 
 
 class Keyboard:
@@ -30,9 +31,10 @@ class Keyboard:
     def stop(self) -> None:
         """Read no more; what is typed from now on is the shell's."""
         os.close(self._stop_write)
-        self._thread.join()
-        os.close(self._stop_read)
-        os.close(self._rank_fd)
+        self._thread.join(STOP_S)
+        if not self._thread.is_alive():  # else it reads what another reader took from it
+            os.close(self._stop_read)
+            os.close(self._rank_fd)
 
     def _run(self) -> None:
         while True:

@@ -149,6 +149,11 @@ class Pump:
             self._synced.wait_for(lambda: self._sync_done >= goal or self._done, SYNC_S)
 
     @property
+    def is_full(self) -> bool:
+        """Whether a console takes no more, so that the ranks it shows have to wait."""
+        return any(len(console.backlog) >= MAX_BACKLOG for console in self._consoles.values())
+
+    @property
     def mid_line(self) -> bool:
         """Whether what was shown last left a console's cursor within a line."""
         return any(console.mid_line for console in self._consoles.values())

@@ -60,6 +60,10 @@ class StallClock:
             return None
         return still_s
 
+    def restart(self, now: float) -> None:
+        """Begin to count anew."""
+        self._moved_at, self._pulsed_at = now, None
+
     def shift(self, by_s: float) -> None:
         """Take no notice of the time in which the whole run was paused."""
         if self._moved_at is not None:
