@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint bench soak clean
+.PHONY: help train test lint bench faults soak clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -28,6 +28,9 @@ lint: $(READY) ## check style, types and layers
 
 bench: $(READY) ## measure start-up, build contention and the warm check; JSON in bench-results/
 	$(BIN)/python tests/bench $(ARGS)
+
+faults: $(READY) ## run the whole fault matrix, with and without --preload
+	PUFFRUN_FAULTS=all $(BIN)/python -m pytest tests/faults $(ARGS)
 
 soak: $(READY) ## throw random faults at runs; ARGS='--faults 300 --seed 7'
 	$(BIN)/python tests/soak.py $(ARGS)

@@ -61,6 +61,12 @@ def kill_agent(run: Run, rng: random.Random) -> None:
     kill(pid)
 
 
+def kill_zygote(run: Run, rng: random.Random) -> None:
+    pid = run.zygote_pid()
+    pause(rng, 3.0)
+    kill(pid)
+
+
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:
     try:
         os.kill(pid, signum)
@@ -88,7 +94,7 @@ def kill_rank(rank: int, signum: int) -> Callable[[Run, random.Random], None]:
     return act
 
 
-KINDS = ("matrix", "matrix", "rank", "signal", "launcher", "guardian", "agent")
+KINDS = ("matrix", "matrix", "rank", "signal", "launcher", "guardian", "agent", "zygote")
 
 
 def draw(number: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Draw, random.Random]:
@@ -133,7 +139,7 @@ def draw(number: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Draw, ra
         return Draw(
             "launcher SIGKILL", program, ranks, quick, kill_launcher, lambda code, *_: code == -9
         ), rng
-    act = kill_guardian if kind == "guardian" else kill_agent
+    act = {"guardian": kill_guardian, "agent": kill_agent, "zygote": kill_zygote}[kind]
     return Draw(
         f"{kind} SIGKILL",
         program,

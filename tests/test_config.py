@@ -29,7 +29,7 @@ grace = 2.5
 stall-timeout = 0
 exit_timeout = 7
 show-ranks = "all"
-preload = true
+preload = false
 run-dir = "out"
 
 [artifacts.visualize]
@@ -72,7 +72,7 @@ def test_a_whole_config(tmp_path):
             stall_timeout_s=0.0,
             exit_timeout_s=7.0,
             show_ranks="all",
-            preload=True,
+            preload=False,
             run_dir=tmp_path / "out",
         ),
         artifacts=(
@@ -236,7 +236,8 @@ FLAGS = [
     ({"timeout": "9"}, LaunchOptions(), LaunchOptions(timeout_s=9.0)),
     ({"show-ranks": "0,2-4"}, LaunchOptions(), LaunchOptions(show_ranks=(0, 2, 3, 4))),
     ({"show-ranks": "all"}, LaunchOptions(), LaunchOptions(show_ranks="all")),
-    ({"preload": False}, LaunchOptions(preload=True), LaunchOptions()),
+    ({"preload": False}, LaunchOptions(), LaunchOptions(preload=False)),
+    ({"preload": True}, LaunchOptions(preload=False), LaunchOptions()),
     ({"run-dir": "7"}, LaunchOptions(), LaunchOptions(run_dir=Path("/here/7"))),
 ]
 

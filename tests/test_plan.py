@@ -278,6 +278,7 @@ def test_the_text_of_a_gpu_plan():
     assert render_plan(made, rows, HERE) == [
         "program     python -u train.py --lr 3e-4   cwd .",
         "ranks       2 on this machine, GPU 0 and 1, NVIDIA H100 (NCCL)",
+        "            forked from one process that has imported torch (--preload)",
         "artifacts   visualize  stale: drive.h changed",
         "            drive_env  fresh",
         "environment WANDB_MODE=offline (puffrun.toml)   CUDA_VISIBLE_DEVICES=0,1 (one GPU per rank)",
@@ -293,9 +294,10 @@ def test_the_text_of_a_gpu_plan():
 def test_the_text_of_a_cpu_plan_elsewhere():
     asked = replace(config(run_dir=Path("/there")), train=TrainSection(module="a.b", cwd=HERE))
     lines = render_plan(plan(asked), [], Path("/else"))
-    assert lines[:3] == [
+    assert lines[:4] == [
         "program     python -u -m a.b   cwd /here",
         "ranks       2 on this machine, on the CPU (gloo)",
+        "            forked from one process that has imported torch (--preload)",
         "artifacts   none",
     ]
     assert "run         /there" in lines

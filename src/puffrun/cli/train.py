@@ -64,7 +64,8 @@ def train(  # noqa: PLR0913 - Typer reads one parameter an option
     ] = None,
     max_restarts: Annotated[Text, typer.Option(metavar="N", help="Restarts (0).")] = None,
     preload: Annotated[
-        bool | None, typer.Option("--preload/--no-preload", help="Import torch once for all ranks.")
+        bool | None,
+        typer.Option("--preload/--no-preload", help="Import torch once for all ranks (yes)."),
     ] = None,
     show_ranks: Annotated[Text, typer.Option(metavar="LIST|all", help=_SHOW)] = None,
     run_dir: Annotated[Text, typer.Option(metavar="DIR", help=_RUN)] = None,

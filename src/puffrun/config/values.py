@@ -33,7 +33,7 @@ class LaunchOptions:
     dead_child_timeout_s: float = 5.0
     timeout_s: float | None = None  # None: no limit, written as 0
     max_restarts: int = 0
-    preload: bool = False
+    preload: bool = True
     show_ranks: tuple[int, ...] | Literal["all"] = (0,)
     run_dir: Path | None = None
 

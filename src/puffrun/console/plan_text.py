@@ -16,7 +16,7 @@ def render_plan(plan: LaunchPlan, artifacts: Sequence[tuple[str, str]], cwd: Pat
     """Render a plan; `artifacts` are (name, freshness in words), paths are shown from `cwd`."""
     sections = (
         ("program", _program(plan, cwd)),
-        ("ranks", [_ranks(plan)]),
+        ("ranks", [_ranks(plan), _start(plan)]),
         ("artifacts", _artifacts(artifacts)),
         ("environment", _environment(plan)),
         ("watch", [_watch(plan)]),
@@ -49,6 +49,12 @@ def _ranks(plan: LaunchPlan) -> str:
     *first, last = plan.devices
     devices = f"{', '.join(first)} and {last}" if first else last
     return f"{plan.ranks_per_node} on this machine, GPU {devices}, {plan.device_name} (NCCL)"
+
+
+def _start(plan: LaunchPlan) -> str:
+    if plan.preload:
+        return "forked from one process that has imported torch (--preload)"
+    return "each imports torch by itself (--no-preload)"
 
 
 def _artifacts(artifacts: Sequence[tuple[str, str]]) -> list[str]:
