@@ -8,6 +8,7 @@ from subprocess import Popen
 from typing import Any, Protocol
 
 from puffrun.agent.link import AgentRequest, Link
+from puffrun.rank.gone import Announcer
 
 
 class RankProcess(Protocol):
@@ -65,7 +66,7 @@ def watch_exit(link: Link, rank: int, process: "Popen[bytes]") -> None:
     link.say_exited(rank, process.pid, process.wait())
 
 
-def patch_torch(spawner: Spawner, attempt: int) -> None:
+def patch_torch(spawner: Spawner, attempt: int, announcer: Announcer) -> None:
     """Make torch's agent start its ranks with `spawner`, and never signal one."""
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
@@ -75,6 +76,7 @@ def patch_torch(spawner: Spawner, attempt: int) -> None:
 
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
             env = {**env, "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+            announcer.open(env)  # the store is there now
             return spawner.spawn(args, env, self.local_rank_id)
 
         def close(self, death_sig: signal.Signals | None = None) -> None:

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ class Link:
         self._connection = connection
         self._file = connection.makefile("rb")
         self._lock = threading.Lock()
+        self.on_exit: Callable[[int, int], None] | None = None
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next message.
@@ -65,6 +67,8 @@ class Link:
     def say_exited(self, rank: int, pid: int, returncode: int) -> None:
         """Report a rank's exact status, as subprocess has it."""
         self.say({"exited": rank, "pid": pid, "returncode": returncode, "at": time.time_ns()})
+        if self.on_exit is not None:
+            self.on_exit(rank, returncode)
 
     def close(self) -> None:
         """Close this process' end, so that the launcher sees the end of the agent itself."""

@@ -20,6 +20,7 @@ from puffrun.agent.link import AgentRequest, Link
 from puffrun.agent.refusal import find_refusal
 from puffrun.agent.zygote import RefusedError, fork_zygote
 from puffrun.rank.birth import Birth
+from puffrun.rank.gone import Announcer
 
 PORT_ATTEMPTS = 5
 
@@ -94,7 +95,9 @@ def serve(link: Link) -> Birth | None:
             ready["zygote"] = forked.pid
     if refusal is not None:
         ready["not_preloaded"] = refusal
-    patch_torch(spawner, request.attempt)
+    announcer = Announcer()
+    link.on_exit = announcer.tell  # the ranks that wait at a meeting hear of it too
+    patch_torch(spawner, request.attempt, announcer)
     link.say(ready)
     os.environ.update(link.receive()["go"]["env"])
     run_agent(request)
