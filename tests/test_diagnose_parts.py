@@ -107,6 +107,15 @@ def test_a_crash_leaves_the_frames_of_the_thread_that_crashed(tmp_path):
     assert read_crash_frames(tmp_path / "empty") == ()
 
 
+def test_a_crash_of_a_native_thread_tells_where_the_main_one_was(tmp_path):
+    path = tmp_path / "crash"
+    path.write_text(
+        "Fatal Python error: Aborted\n\nThread 0x7f (most recent call first):\n"
+        '  File "/job/t.py", line 3 in inner\n  File "/job/t.py", line 9 in <module>\n'
+    )
+    assert [frame.line for frame in read_crash_frames(path)] == [9, 3]
+
+
 def test_a_journal_is_read_as_far_as_it_is_whole(tmp_path):
     path = tmp_path / "journal"
     path.write_text('{"server": true}\n{"group": "1", "ranks": [0, 2]}\n{"group": "2", "ra')

@@ -199,6 +199,16 @@ def test_a_victim_is_put_with_the_survivors_at_the_same_place():
     assert [w.ranks for w in hang.waiting] == [(0, 2, 3)]
 
 
+def test_a_victim_that_was_already_being_torn_down_when_it_was_asked():
+    frames = tuple(reversed(IN_STEP))
+    victim = Fallen(0, "raised RuntimeError", frames, is_victim=True)
+    hang = conclude(rank(0), fallen=[victim, Fallen(1, "was killed by SIGSEGV")])
+    assert rows(hang) == (
+        [((0,), "all_reduce", "train.py:88 in step")],
+        [((1,), "", "was killed by SIGSEGV")],
+    )
+
+
 def test_a_begun_collective_is_no_wait():
     busy = rank(1, collective(4), collective(5, done=False), frames=(SAVE,))
     hang = conclude(waiting(0, 6), busy, waiting(2, 6), waiting(3, 6))

@@ -11,6 +11,7 @@ from puffrun.outcome import Frame
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_CURRENT = "Current thread "
 _FATAL = "Fatal Python error: "
 _MAIN = "MainThread"
 
@@ -88,9 +89,8 @@ def read_crash_frames(path: Path) -> tuple[Frame, ...]:
     except OSError:
         return ()
     last = text.rpartition(_FATAL)[2]
-    _, _, rest = last.partition("Current thread ")
-    if not rest:
-        return ()
-    current = ("Current thread " + rest).split("\n\n")[0]
-    stacks = parse_faulthandler(current)
-    return tuple(reversed(stacks[0].frames)) if stacks else ()
+    _, mark, rest = last.partition(_CURRENT)
+    # without a current thread a thread of native code crashed: then the main one's place tells more
+    crashed = parse_faulthandler((mark + rest).split("\n\n")[0]) or parse_faulthandler(last)
+    frames = crashed[-1].frames if crashed else ()
+    return tuple(reversed(frames))

@@ -39,11 +39,12 @@ def conclude_hang(
 ) -> Hang:
     """Say who waits where, who is missing, and what they do instead."""
     known = {each.rank: each for each in evidence}
-    gone = {each.rank: each for each in fallen if each.rank not in known}
+    ended = {each.rank: each for each in fallen}
+    gone = {rank: each for rank, each in ended.items() if rank not in known}
     positions = {rank: find_position(each, cwd, world_size) for rank, each in known.items()}
     waits = {rank: p.wait for rank, p in positions.items() if p.wait is not None}
-    for rank, each in gone.items():
-        wait = find_last_wait(each, cwd) if each.is_victim else None
+    for rank, each in ended.items():
+        wait = find_last_wait(each, cwd) if each.is_victim and rank not in waits else None
         if wait is not None:
             waits[rank] = _like_another(wait, waits.values())
     case = _Case(known, positions, waits, gone, world_size)

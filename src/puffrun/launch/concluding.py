@@ -8,7 +8,7 @@ from typing import Any
 
 from puffrun import diagnose
 from puffrun.heartbeat import read_heartbeat
-from puffrun.launch.attempt import Attempt
+from puffrun.launch.attempt import Attempt, read_error
 from puffrun.launch.hang import find_hang
 from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankResult, RankState
 from puffrun.plan import LaunchPlan
@@ -47,7 +47,9 @@ class Conclusion:
     def of_attempt(self, attempt: Attempt) -> Outcome:
         """Make the outcome of an attempt that has ended."""
         verdict = conclude(attempt.state)
-        hang = find_hang(attempt.state, attempt.evidence, self.plan)
+        errors = {rank: read_error(self.run_dir, rank) for rank in attempt.state.ranks}
+        late_errors = {rank: error for rank, error in errors.items() if error is not None}
+        hang = find_hang(attempt.state, attempt.evidence, self.plan, late_errors)
         views = attempt.state.ranks
         ended = attempt.ended or GuardedExit(None)
         rank_pids = {view.pid: rank for rank, view in views.items()}
