@@ -371,3 +371,26 @@ def test_a_rank_that_does_not_step_is_named(monkeypatch):
         assert "rank 1 is at" in error.error
         assert "in skip_a_step" in error.error
         assert time.monotonic() - started_at < 40
+
+
+def step_muon(rank, mail, options):
+    import importlib.util
+
+    from harness import PROGRAMS
+
+    spec = importlib.util.spec_from_file_location("rank_muon", PROGRAMS / "rank_muon.py")
+    muon = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(muon)
+    join_gloo()
+    return muon.train(rank, **options)
+
+
+def test_a_sharded_muon_goes_wrong_silently_and_is_refused_with_the_guard():
+    right = run_ranks(2, step_muon, {"swapped": False, "guarded": True})
+    silent = run_ranks(2, step_muon, {"swapped": True, "guarded": False})
+    refused = run_ranks(2, step_muon, {"swapped": True, "guarded": True})
+    assert [answer.error for answer in (*right, *silent)] == [None] * 4
+    assert silent[0].value != right[0].value, "exit code 0 and wrong numbers"
+    said = {answer.error for answer in refused}
+    assert len(said) == 1
+    assert "order      `b` before `a` on rank 1, after it on rank 0" in said.pop()
