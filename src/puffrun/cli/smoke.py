@@ -39,6 +39,7 @@ from puffrun.smoke.values import ENV_MAX_STEPS, ENV_SMOKE
 # what a smoke run waits for at most, where the config would wait longer
 GRACE_S, STALL_S, EXIT_S = 5.0, 30.0, 20.0
 TIMEOUT = "120"
+NO_LIMIT_S = 24 * 3600.0  # of the gate's wait for a run that has none
 Text = str | None
 
 
@@ -266,8 +267,8 @@ def _choose_target(asked: Asked, name: str) -> tuple[str, ...]:
 
 def _choose_runs(asked: Asked, caller: Caller) -> tuple[GateRun, ...]:
     """CPU always, and the GPUs that CUDA_VISIBLE_DEVICES leaves."""
-    timeout = str(asked.flags["timeout"])
-    load_asked(caller, Path("demo"), asked.flags)  # refuses what no run could take
+    checked = load_asked(caller, Path("demo"), asked.flags)  # refuses what no run could take
+    timeout_s = checked.launch.timeout_s or NO_LIMIT_S
     common = ["--steps", str(asked.steps)]
     names = ("timeout", "stall-timeout", "exit-timeout", "grace")
     for name in names:
@@ -277,11 +278,11 @@ def _choose_runs(asked: Asked, caller: Caller) -> tuple[GateRun, ...]:
         common += ["--allow", pattern]
     common += [] if asked.progress_check else ["--no-progress-check"]
     ranks = str(asked.flags["cpus"] or "2")
-    runs = [GateRun("cpu", ("--cpus", ranks, *common), float(timeout))]
+    runs = [GateRun("cpu", ("--cpus", ranks, *common), timeout_s)]
     gpus = detect_allocation(caller.environ, run_captured, nodes=1).gpus
     if gpus:
         wanted = str(asked.flags["gpus"] or "all")
-        runs.append(GateRun("gpu", ("--gpus", wanted, *common), float(timeout)))
+        runs.append(GateRun("gpu", ("--gpus", wanted, *common), timeout_s))
     return tuple(runs)
 
 
