@@ -118,8 +118,8 @@ def test_a_build_that_outlasts_the_limit_is_a_timeout():
 def test_places_of_findings():
     raised = judge_run(RED[0][1], TRAINED, RULES, "d")
     assert render_annotations(raised, Path("/repo"))[0].startswith("::error file=envs.py,line=201,")
-    hung = judge_run(RED[2][1], TRAINED, RULES, "d")
-    assert "file=ckpt.py,line=40," in render_annotations(hung, Path("/repo"))[0]
+    hung = judge_run(RED[2][1], TRAINED, replace(RULES, cwd=Path("/repo/src")), "d")
+    assert "file=src/ckpt.py,line=40," in render_annotations(hung, Path("/repo"))[0]
     error = (("visualize", CompilerError("/repo/src/a.c", 88, "unknown type name")),)
     built = judge_run(RED[4][1], Evidence((), error), RULES, "d")
     (line,) = render_annotations(built, Path("/repo"))

@@ -158,6 +158,7 @@ def _run(asked: Asked, caller: Caller, reporter: Reporter) -> int:
         timeout_s=plan.timeout_s or 0.0,
         needs_progress=asked.progress_check,
         ran_out_early=screen.ran_out,
+        cwd=plan.cwd,
     )
     result = judge_run(outcome, evidence, rules, str(plan.run_dir))
     log_tail = outcome.cause.log_tail if outcome.cause else ()

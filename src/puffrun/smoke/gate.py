@@ -196,9 +196,7 @@ class _Gate:
             "allowed": allowed,
         }
         request_path.write_text(json.dumps(wanted), encoding="utf-8")
-        script = str(
-            shutil.copy(look.__file__, self._dir)
-        )
+        script = str(shutil.copy(look.__file__, self._dir))
         argv = (str(self._python), "-I", script, str(request_path))
         ended = self._do(argv, LOOK_TIMEOUT_S)
         try:

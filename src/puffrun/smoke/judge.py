@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from puffrun.errors import ExitCode
 from puffrun.outcome import Cause, Outcome, Process
@@ -21,13 +22,14 @@ class Rules:
     timeout_s: float
     needs_progress: bool = True
     ran_out_early: bool = False  # the time limit came before there was any rank
+    cwd: Path = Path()  # of the ranks: what a place such as `train.py:88` is relative to
 
 
 def judge_run(outcome: Outcome, evidence: Evidence, rules: Rules, run_dir: str) -> SmokeResult:
     """Judge a run: its own end first, then what a run that went through may still have wrong."""
     checks = (
         _judge_artifacts(outcome, evidence),
-        _judge_agreement(outcome),
+        _judge_agreement(outcome, rules),
         _judge_ranks(outcome, rules),
         _judge_training(outcome, evidence, rules),
         _judge_leftovers(outcome),
@@ -62,12 +64,12 @@ def _judge_artifacts(outcome: Outcome, evidence: Evidence) -> Check:
     return Check("artifacts", f"artifacts: {said or 'none needed'}", tuple(findings))
 
 
-def _judge_agreement(outcome: Outcome) -> Check:
+def _judge_agreement(outcome: Outcome, rules: Rules) -> Check:
     cause = outcome.cause
     if not _disagrees(outcome) or cause is None:
         asked = outcome.kind == _WENT_THROUGH
         return Check("agreement", "no disagreement" if asked else "not reached", asked=asked)
-    finding = _explain("the ranks disagree", outcome, cause)
+    finding = _explain("the ranks disagree", outcome, cause, rules)
     return Check("agreement", "the ranks disagree", (finding,))
 
 
@@ -92,7 +94,7 @@ def _judge_ranks(outcome: Outcome, rules: Rules) -> Check:
             hint="`puffrun build-artifacts` in a step before it, or a longer `--timeout`",
         )
     else:
-        finding = _explain(_word_title(outcome, cause), outcome, cause)
+        finding = _explain(_word_title(outcome, cause), outcome, cause, rules)
     return Check("ranks", outcome.kind, (finding,))
 
 
@@ -108,22 +110,22 @@ def _word_title(outcome: Outcome, cause: Cause) -> str:
     return f"{who} failed: {first}" if first else f"{who} failed"
 
 
-def _explain(title: str, outcome: Outcome, cause: Cause) -> Finding:
+def _explain(title: str, outcome: Outcome, cause: Cause, rules: Rules) -> Finding:
     """Make the finding of a run that ended badly; a hang's place is where somebody is missing."""
     if outcome.kind not in ("hung", "timeout") or outcome.hang is None:
         return Finding(title, cause.summary, frames=cause.frames)
-    path, line = _find_hang_place(outcome)
+    path, line = _find_hang_place(outcome, rules.cwd)
     return Finding(title, outcome.hang.text or cause.summary, path, line, frames=cause.frames)
 
 
-def _find_hang_place(outcome: Outcome) -> tuple[str | None, int | None]:
+def _find_hang_place(outcome: Outcome, cwd: Path) -> tuple[str | None, int | None]:
     if outcome.hang is None:
         return None, None
     places = [m.at for m in outcome.hang.missing] + [w.at for w in outcome.hang.waiting]
     for place in places:
         found = _PLACE.search(place)
         if found:
-            return found[1], int(found[2])
+            return str(cwd / found[1]), int(found[2])
     return None, None
 
 
