@@ -116,6 +116,7 @@ def with_torch() -> dict:
 if __name__ == "__main__":
     facts = before_torch() | {"pools": pools()} | with_torch()
     own = {
+        "command": Path("/proc/self/cmdline").read_bytes().decode(),
         "random": random.random(),  # noqa: S311  # not for cryptography
         "authkey": multiprocessing.current_process().authkey.hex(),
         "seed": sys.modules["torch"].initial_seed(),

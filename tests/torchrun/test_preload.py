@@ -45,6 +45,7 @@ def test_what_a_program_finds_is_the_same(target: str, tmp_path: Path) -> None:
     before, after = load_facts(tmp_path / "executed"), load_facts(tmp_path / "forked")
     for rank in range(2):
         expected = json.loads(json.dumps(before[rank]["same"]).replace("/executed", "/forked"))
+        assert "who_am_i" in after[rank]["own"]["command"]
         for name, value in expected.items():
             assert (name, after[rank]["same"][name]) == (name, value)
     for what in ("random", "authkey", "seed", "drawn"):

@@ -11,7 +11,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -40,6 +40,7 @@ def become_rank(birth: Birth) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, birth.signal_mask)
     _open_text_streams()
     _forget()
+    _show_command(birth.argv)
 
 
 def _take_descriptors(stdio: tuple[int, int, int]) -> None:
@@ -80,6 +81,25 @@ def _open_text(fd: int, like: Any, mode: str) -> io.TextIOWrapper:
     text.mode = mode
     wrapper: io.TextIOWrapper = text
     return wrapper
+
+
+def _show_command(argv: Sequence[str]) -> None:
+    """Let `ps` and `nvidia-smi` show the program: write over the agent's own arguments.
+
+    There is as much room as those took; the names of directories go first, then the tail.
+    """
+    import ctypes
+
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # as elsewhere
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    room = end - start
+    words = [os.fsencode(word) for word in argv]
+    for number in (0, 2):  # python, then the script
+        if len(b"\0".join(words)) >= room:
+            words[number] = os.path.basename(words[number])  # noqa: PTH119  # bytes
+    text = b"\0".join(words)[: room - 1]
+    ctypes.memmove(start, text.ljust(room, b"\0"), room)
 
 
 def _forget() -> None:
