@@ -62,7 +62,7 @@ class ErrorRecord:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why the run ended as it did. `exit_code` and `signal` are the rank's own (signal by number)."""
+    """Why the run ended so. `exit_code` and `signal` are the rank's own (signal by number)."""
 
     kind: CauseKind
     summary: str
