@@ -490,11 +490,11 @@ def test_a_run_directory_that_is_removed_meanwhile(tmp_path: Path) -> None:
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     """One is stopped while the other goes on: ports, files and processes are each run's own."""
     program = PROGRAMS / "stay.py"
+    # /proc shows the environment that a process was executed with, which a forked rank was not
+    options = ("--cpus", "2", "--no-preload", *QUICK)
     with (
-        puffrun("--cpus", "2", *QUICK, program, "children", cwd=tmp_path) as one,
-        puffrun(
-            "--cpus", "2", *QUICK, program, "children", "exit0-on-sigterm", cwd=tmp_path
-        ) as two,
+        puffrun(*options, program, "children", cwd=tmp_path) as one,
+        puffrun(*options, program, "children", "exit0-on-sigterm", cwd=tmp_path) as two,
     ):
         ranks = [run.rank_pid(rank) for run in (one, two) for rank in range(2)]
         for run in (one, two):
