@@ -20,6 +20,7 @@ from typing import Any
 
 from harness import clean_environ
 
+from puffrun import barrier
 from puffrun.rank.gone import announce_exit
 from puffrun.rank.world import make_namespace
 
@@ -125,14 +126,27 @@ def ranks(size: int, function: Callable[..., Any], *args: Any, **env: str) -> It
             end.close()
 
 
-def run_ranks(size: int, function: Callable[..., Any], *args: Any, **env: str) -> list[Answer]:
-    """Run `function(rank, mail, *args)` on `size` ranks to its end and return their answers."""
+def run_ranks(
+    size: int, function: Callable[..., Any], *args: Any, together: bool = True, **env: str
+) -> list[Answer]:
+    """Run `function(rank, mail, *args)` on `size` ranks to its end and return their answers.
+
+    With `together` all have met once before: a connect may take seconds, on one rank and not on
+    another, and who fails a second before the others is told without them.
+    """
+    if together:
+        args, function = (function, *args), _run_together
     with ranks(size, function, *args, **env) as run:
         answers = run.answers()
         for process in run.processes:
             process.join(LIMIT_S)
             assert process.exitcode == 0
         return answers
+
+
+def _run_together(rank: int, mail: connection.Connection, function: Any, *args: Any) -> Any:
+    barrier("together")
+    return function(rank, mail, *args)
 
 
 def _run_rank(rank, variables, mail, function, args) -> None:

@@ -125,6 +125,7 @@ def test_different_names_are_an_error_at_once():
 
 
 def differ_while_one_is_away(rank, mail):
+    barrier("start")
     if rank == 3:
         mail.recv()
     differ(rank, mail)

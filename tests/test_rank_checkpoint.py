@@ -14,7 +14,7 @@ from puffrun import DisagreementError, checkpoint, latest_checkpoint
 from puffrun.rank.checkpoint import MANIFEST, find_damage
 from puffrun.rundir import RunDir
 
-KILLS = int(os.environ.get("PUFFRUN_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("PUFFRUN_TEST_KILLS", "12"))
 SEED = int(os.environ.get("PUFFRUN_TEST_SEED", str(random.randrange(2**32))))  # noqa: S311  # moments
 
 

@@ -49,7 +49,6 @@ def test_a_failed_build_ends_4_ranks_with_one_text(tmp_path):
         ("leave", 75, "early-exit", 1, "barrier `end`: rank 1 is gone (exited 0)"),
         ("die", 134, "signal", 1, ""),
         ("miss", 74, "disagreement", 1, "barrier `end`: rank 1 did not come within 1"),
-        ("differ", 74, "disagreement", 1, "rank 1 is at barrier `save`"),
     ],
 )
 def test_what_the_launcher_makes_of_it(tmp_path, what, code, kind, rank, says):

@@ -6,6 +6,7 @@ deadline of those who wait.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ import psutil
 from puffrun.rank.progress import count_calls
 
 MIN_BEAT_S, MAX_BEAT_S = 0.02, 15.0
-BUSY_SHARE = 0.02  # of one core; looking itself costs less
+BUSY_SHARE = 0.02  # of one core
 LEAVE_S = 5.0
 
 
@@ -43,10 +44,14 @@ def _watch(done: threading.Event, beat_s: float, tell: Callable[[int], None]) ->
 
 
 def _measure() -> tuple[int, float]:
-    """Return how often `progress()` was called, and CPU seconds spent here and below."""
+    """Return how often `progress()` was called, and CPU seconds spent here and below.
+
+    What looking costs is left out: with many processes on a machine it is milliseconds.
+    """
     me = psutil.Process()
     times = me.cpu_times()
     cpu_s = times.user + times.system + times.children_user + times.children_system
+    cpu_s -= time.thread_time()
     for child in me.children(recursive=True):
         try:
             below = child.cpu_times()
