@@ -12,12 +12,17 @@ Private parts of torch are used, so each may be absent: then the journal says wh
 Imported by file path at start-up: standard library only, and the expensive parts when needed.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # mypy takes it for typing's, whose import costs more than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 WAITED_FOR = "torch.distributed.distributed_c10d"
 MIN_THREADS = 8  # of the HTTP server in torch
