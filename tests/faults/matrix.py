@@ -61,6 +61,12 @@ def stop_guardian_then_kill_rank(run: Run) -> None:
     os.kill(run.rank_pid(0), signal.SIGKILL)
 
 
+def stop_zygote_and_kill_rank(run: Run) -> None:
+    """A stopped zygote can report nothing."""
+    os.kill(run.zygote_pid(), signal.SIGSTOP)
+    os.kill(run.rank_pid(1), signal.SIGKILL)
+
+
 def stop_agent_then_kill_rank(run: Run) -> None:
     os.kill(run.agent_pid(), signal.SIGTERM)  # ignored: it is ended by SIGKILL only
     os.kill(run.rank_pid(0), signal.SIGKILL)
@@ -240,6 +246,9 @@ FAULTS = [
 
 # --preload only: the process that ranks are forked from
 ZYGOTE_FAULTS = [
+    Fault(
+        "zygote-stopped", "stay.py", 137, "signal", 1, options=QUICK, do=stop_zygote_and_kill_rank
+    ),
     Fault("zygote-killed", "stay.py children", 73, "agent-lost", do=kill_zygote, options=QUICK),
     Fault(
         "zygote-killed-of-8",

@@ -3,11 +3,12 @@
 It is forked from the agent before the agent has any thread, store or rendezvous, stays
 single-threaded and never touches a GPU. It knows two things: to fork a rank when the agent asks,
 and to report the exact status of one that exited; it is their parent. When the agent is gone it
-goes too, and the guardian adopts the ranks. When it is killed, the agent says so and ends.
+goes too, and the guardian adopts the ranks, the dead ones with their statuses as well. When it
+is killed, the agent says so and ends.
 
 Between the two, JSON lines. To the zygote: `{"rank", "local_rank", "argv", "env"}`. From it:
 `{"forked": pid, "rank", "local_rank"}` or `{"failed": [errno, text]}`, and
-`{"exited": pid, "status"}`.
+`{"exited": pid, "returncode"}`.
 """
 
 import gc
@@ -109,8 +110,8 @@ class Zygote:
             self._answers.put(OSError(*message["failed"]))
         else:
             rank = self._ranks[message["exited"]]
-            rank.end(os.waitstatus_to_exitcode(message["status"]))
-            self._link.say_exited(rank.rank, rank.pid, rank.returncode or 0)
+            rank.end(message["returncode"])
+            self._link.say_exited(rank.rank, rank.pid, message["returncode"])
 
 
 def fork_zygote(link: Link, stdio: list[list[int]]) -> Zygote | Birth:
@@ -150,11 +151,11 @@ class _Nursery:
         self._selector.register(channel, selectors.EVENT_READ)
 
     def serve(self) -> Birth:
-        """Fork and reap until the agent is gone; returns in the ranks only."""
+        """Fork and report until the agent is gone; returns in the ranks only."""
         while True:
             for key, _ in self._selector.select():
                 if key.fd in self._pidfds:
-                    self._bury(key.fd)
+                    self._tell_end(key.fd)
                     continue
                 birth = self._read()
                 if birth is not None:
@@ -202,12 +203,16 @@ class _Nursery:
         self._selector.register(pidfd, selectors.EVENT_READ)
         self._say({"forked": pid, "rank": request["rank"], "local_rank": request["local_rank"]})
 
-    def _bury(self, pidfd: int) -> None:
+    def _tell_end(self, pidfd: int) -> None:
+        """Report an exit, and leave the zombie: should the agent be stopped, it tells the rest."""
         pid = self._pidfds.pop(pidfd)
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        self._say({"exited": pid, "status": status})
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if end is None:  # the pidfd says that it has exited
+            raise ChildProcessError(f"rank process {pid} is not to be found")
+        exited = end.si_code == os.CLD_EXITED
+        self._say({"exited": pid, "returncode": end.si_status if exited else -end.si_status})
 
     def _say(self, message: dict[str, Any]) -> None:
         try:
