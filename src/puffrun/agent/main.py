@@ -9,6 +9,7 @@ agent is started early, so that its import of torch overlaps with the artifact p
 for `go` before any rank exists.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -78,8 +79,10 @@ def run_agent(request: AgentRequest) -> None:
 def serve(link: Link) -> Birth | None:
     """Serve one launch; a `Birth` is returned in the ranks that were forked from here."""
     request = AgentRequest(**link.receive())
+    gc.disable()  # a seventh of the time is collections that find nothing
     import torch.distributed.run  # noqa: F401  # the expensive part, before `go`
 
+    gc.enable()
     refusal = find_refusal(request.argv) if request.preload else None
     spawner: Spawner = Executor(link, request)
     ready: dict[str, object] = {"ready": os.getpid()}
