@@ -52,6 +52,7 @@ WAYS = [
     Way("session-children", "exits 3; each rank has a child in a new session", 3, EXITED_3 := r"exited 3|exitcode\s*:\s*3"),
     Way("ignore-SIGTERM", "exits 3; the others ignore SIGTERM", 3, EXITED_3),
 ]  # fmt: skip
+UNCOUNTED = ("torchrunx",)  # its agents are nobody's children, so their CPU is in no account
 NAMES_RANK = r"(?i)rank[\s:_=]*1\b"
 
 
@@ -194,7 +195,11 @@ def _start_rows(starts: dict) -> list[list[str]]:
     rows = []
     for ranks, measured in starts.items():
         for what, key in (("whole command", "wall_s"), ("CPU of it all", "cpu_s")):
-            rows.append([f"{ranks} ranks, {what}", *(f"{m[key]:.1f}" for m in measured.values())])
+            cells = [
+                "?" if key == "cpu_s" and name in UNCOUNTED else f"{m[key]:.1f}"
+                for name, m in measured.items()
+            ]
+            rows.append([f"{ranks} ranks, {what}", *cells])
     return rows
 
 
@@ -229,7 +234,8 @@ def render(starts: dict, ends: dict[str, dict[str, End]], load: float) -> str:
             f"load {load:.1f} before it began. Compare columns, not runs: times depend on the machine.",
             "",
             "## Start",
-            f"A program that initialises gloo, barriers and ends; medians of {START_ROUNDS[2]}, in seconds. CPU is that of all processes.",
+            f"A program that initialises gloo, barriers and ends; medians of {START_ROUNDS[2]}, in seconds. CPU is that of all",
+            "processes (not known for torchrunx, whose processes are nobody's children).",
             "",
             *_table(["", *names], _start_rows(starts)),
             "",
@@ -262,11 +268,13 @@ def _wins(starts: dict, ends: dict[str, dict[str, End]]) -> list[str]:
         lines += [
             f"- {name} started {ranks} ranks in {m['wall_s']:.1f} s, puffrun in {ours:.1f} s."
             for name, m in measured.items()
-            if m["wall_s"] < ours
+            if m["wall_s"] < ours and not name.startswith("puffrun")
         ]
     for way in WAYS:
         ours_s = ends[way.program]["puffrun"].seconds
         for name, end in ends[way.program].items():
-            if end.seconds is not None and ours_s is not None and end.seconds < ours_s:
+            if name.startswith("puffrun") or end.seconds is None or ours_s is None:
+                continue
+            if end.seconds < ours_s:
                 lines.append(f"- rank 1 {way.words}: {name} ended after {end.seconds:.1f} s, puffrun after {ours_s:.1f} s.")  # fmt: skip
     return lines or ["In this run, nothing of what was measured."]

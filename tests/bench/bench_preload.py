@@ -10,7 +10,7 @@ from pathlib import Path
 from measuring import BIN, PROGRAMS, print_table, time_in_turn
 
 TARGETS = {2: {"preload": 0.65, "no-preload": 1.1}, 8: {"preload": 0.3, "no-preload": 1.1}}
-ROUNDS = {2: 7, 8: 5}
+ROUNDS = {2: 5, 8: 3}
 
 
 def main() -> dict:

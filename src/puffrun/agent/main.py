@@ -82,6 +82,7 @@ def serve(link: Link) -> Birth | None:
     gc.disable()  # a seventh of the time is collections that find nothing
     import torch.distributed.run  # noqa: F401  # the expensive part, before `go`
 
+    gc.freeze()  # it is all there to stay; a collection in a forked rank would copy every page
     gc.enable()
     refusal = find_refusal(request.argv) if request.preload else None
     spawner: Spawner = Executor(link, request)

@@ -11,7 +11,6 @@ Between the two, JSON lines. To the zygote: `{"rank", "local_rank", "argv", "env
 `{"exited": pid, "returncode"}`.
 """
 
-import gc
 import json
 import os
 import queue
@@ -122,14 +121,11 @@ def fork_zygote(link: Link, stdio: list[list[int]]) -> Zygote | Birth:
             stays locked in the zygote.
     """
     ours, theirs = socket.socketpair()
-    gc.collect()
-    gc.freeze()  # or the first collection in each rank would copy every page
     pid = os.fork()
     if pid == 0:
         ours.close()
         link.close()
         return _Nursery(theirs, stdio).serve()
-    gc.unfreeze()
     theirs.close()
     # only now: libraries that know about forks (OpenBLAS) end their threads on the way to one
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # a count, not paths
