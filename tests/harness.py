@@ -16,9 +16,11 @@ from puffrun.process import ProcStat, find_stat, read_stats, send_signal
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "PUFFRUN_TEST_MARK"
-# a shell starts background jobs with SIGINT ignored, and puffrun respects what it inherits
+# a shell starts background jobs with SIGINT and SIGQUIT ignored; puffrun keeps what it inherits
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 HANG_LIMIT_S = 90.0  # generous: reaching it is the failure
 

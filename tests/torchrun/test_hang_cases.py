@@ -27,8 +27,8 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, "Future[Ended]"]]:
     """Run the cases that were selected, a few at once."""
-    params = [getattr(item, "callspec", None) for item in request.session.items]
-    cases = [p.params["case"] for p in params if p is not None and "case" in p.params]
+    ours = [item for item in request.session.items if item.path == request.path]
+    cases = [item.callspec.params["case"] for item in ours if hasattr(item, "callspec")]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = {c.name: pool.submit(run_case, c, tmp_path_factory.mktemp(c.name)) for c in cases}
         try:

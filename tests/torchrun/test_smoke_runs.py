@@ -59,7 +59,7 @@ def annotations(run: Run) -> list[str]:
 # way, options, exit code, what the annotation has
 FAULTS = [
     ("raises", (), 1, "rank 1 failed%3A ValueError%3A expected 64 observations%2C got 63"),
-    ("hangs", ("--stall-timeout", "3"), 75, "title=hang%3A no rank moved for 3 s"),
+    ("hangs", ("--stall-timeout", "3"), 75, "title=hang%3A no rank moved for "),
     ("disagrees", (), 74, "title=the ranks disagree"),
     ("leaves", (), 1, "title=leftover%3A sleep (pid "),
     ("idles", (), 1, "title=no progress%3A every rank exited 0"),

@@ -26,6 +26,16 @@ from puffrun.rank.gone import Announcer
 PORT_ATTEMPTS = 5
 
 
+def _find_unignored_signals() -> list[str]:
+    """Name the signals whose handler torch may set: an inherited ignore (nohup) reaches the ranks.
+
+    SIGTERM is always among them, because torch takes no empty list.
+    """
+    usual = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    kept = [signum.name for signum in usual if signal.getsignal(signum) is not signal.SIG_IGN]
+    return [signal.SIGTERM.name, *kept]
+
+
 def torchrun_options(request: AgentRequest, port: int) -> list[str]:
     """Spell the options for torch.distributed.run; nothing is left to PET_* or to a default."""
     return [
@@ -39,6 +49,7 @@ def torchrun_options(request: AgentRequest, port: int) -> list[str]:
         f"--local-addr={request.master_addr}",
         "--max-restarts=0",
         "--monitor-interval=1",
+        f"--signals-to-handle={','.join(_find_unignored_signals())}",
         f"--log-dir={request.log_dir}",
         "--no-python",
     ]

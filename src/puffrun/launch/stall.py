@@ -48,13 +48,13 @@ class StallClock:
         if self._moved_at is None or signs != self._signs:
             self._signs, self._moved_at = signs, now
             self._pulsed_at = None  # the pulses of before are of no use any more
-            self._pulses = {}
+            self._pulses, self._earlier = {}, {}
             return None
         if self._is_pulse_due(now) and self._take_pulses(rank_pids, stats, now):
             self._moved_at = now
         still_s = now - self._moved_at
-        if still_s < self.limit_s:
-            return None
+        if still_s < self.limit_s or not self._earlier:
+            return None  # one pulse alone does not tell whether anything moves
         if self._is_busy_elsewhere(rank_pids):
             self._moved_at = now
             return None
