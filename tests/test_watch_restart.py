@@ -38,7 +38,15 @@ FIRST = attempt(0)
         ("out of time", [attempt(0, kind="timeout")], 3, None),
         ("puffrun's own failure", [attempt(0, kind="launch-failed")], 3, None),
         ("ranks disagree: they would again", [attempt(0, kind="disagreed")], 3, None),
-        ("another failure, from another rank only", [FIRST, attempt(1)], 3, NO_FURTHER),
+        ("the same again, from a program that reports nothing", [FIRST, attempt(1)], 3, 2.0),
+        ("and again, from another rank only", [FIRST, attempt(1), attempt(2)], 3, NO_FURTHER),
+        ("idle once, then further", [FIRST, attempt(1), attempt(2, lived_s=30.0)], 3, 4.0),
+        (
+            "a long life",
+            [attempt(0, lived_s=9e3), attempt(1, lived_s=8e3), attempt(2, lived_s=61)],
+            9,
+            4.0,
+        ),
         ("another cause", [FIRST, attempt(1, summary="exited 2")], 3, 2.0),
         ("a new checkpoint", [FIRST, attempt(1, checkpoint="b")], 3, 2.0),
         (
@@ -51,7 +59,7 @@ FIRST = attempt(0)
         ("an earlier step", [attempt(0, step=5), attempt(1, step=4)], 3, NO_FURTHER),
         ("a first step", [FIRST, attempt(1, step=1)], 3, 2.0),
         ("a longer life", [FIRST, attempt(1, lived_s=16.0)], 3, 2.0),
-        ("hardly a longer life", [FIRST, attempt(1, lived_s=14.0)], 3, NO_FURTHER),
+        ("hardly a longer life", [FIRST, attempt(1), attempt(2, lived_s=14.0)], 3, NO_FURTHER),
         (
             "all used up",
             [FIRST, attempt(1, checkpoint="a"), attempt(2, checkpoint="b")],

@@ -209,6 +209,7 @@ FAULTS = [
     ),
     Fault("ctrl-c-10", "stay.py ignore-sigterm", 130, "stop", do=send(signal.SIGINT, times=10)),
     Fault("sigterm-launcher", "stay.py children", 143, "stop", do=send(signal.SIGTERM)),
+    Fault("ctrl-backslash", "stay.py", 131, "stop", do=send(signal.SIGQUIT)),
     Fault("sighup-launcher", "stay.py", 129, "stop", do=send(signal.SIGHUP)),
     Fault("told-to-stop-exits-0", "stay.py exit0-on-sigterm", 143, "stop", do=send(signal.SIGTERM)),
     Fault(

@@ -487,6 +487,37 @@ def test_a_run_directory_that_is_removed_meanwhile(tmp_path: Path) -> None:
         assert run.alive() == []
 
 
+def test_a_full_disk_under_the_run_directory(tmp_path: Path) -> None:
+    """What cannot be recorded is not called absent, and no report is promised."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    program = PROGRAMS / "quirks.py"
+    script = f"""
+        mount -t tmpfs -o size=300k tmpfs {disk}
+        {PUFFRUN} train --cpus 2 {" ".join(QUICK)} --run-dir {disk}/run {program} fill_disk
+        echo "exit $?" >&2
+        find {disk} -name '*.tmp' -o -name '.probe*'
+        {PUFFRUN} report {disk}/run
+    """
+    unshare = ["unshare", *(() if os.geteuid() == 0 else ("-r",)), "-m"]
+    done = subprocess.run(
+        [*unshare, "sh", "-c", script],
+        cwd=tmp_path,
+        env=clean_environ(COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert "rank 1 exited 1, and why could not be recorded: the run directory's disk is full" in (
+        done.stderr
+    )
+    assert "without an exception" not in done.stderr
+    assert "report `puffrun report`" not in done.stderr
+    assert "exit 1\n" in done.stderr
+    assert done.stdout == ""
+    assert "has no report: its disk is full" in done.stderr
+
+
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     """One is stopped while the other goes on: ports, files and processes are each run's own."""
     program = PROGRAMS / "stay.py"
@@ -551,7 +582,7 @@ def test_a_restart_that_gets_nowhere_is_the_last(tmp_path: Path) -> None:
     options = ("--cpus", "1", "--max-restarts", "5", *QUICK)
     with puffrun(*options, PROGRAMS / "fail.py", "0", "exit7", cwd=tmp_path) as run:
         assert run.wait() == 7
-        assert len(run.report["attempts"]) == 2
+        assert len(run.report["attempts"]) == 3  # twice in vain is enough
         assert "got no further" in run.stderr
 
 

@@ -37,8 +37,16 @@ def write_stdout(text: str) -> int:
 
 
 def flush_stdout(code: int) -> int:
-    """Flush standard output and return `code`; at exit Python would complain about failures."""
-    return _deliver("", code)
+    """Flush standard output and return `code`; at exit Python would complain about failures.
+
+    The command has done its work by now, so output that finds no room is worth a line, but
+    changes no code: a run's is its report's.
+    """
+    try:
+        return _deliver("", code)
+    except UsageError as error:
+        sys.stderr.write(f"puffrun: {error.message}\n")
+        return code
 
 
 def _deliver(text: str, code: int) -> int:

@@ -45,6 +45,7 @@ from puffrun.watch import (
 
 HASTY_REASONS = ("Signalled", "RankExited", "RankRaised")  # the ranks fall apart, or a user waits
 GUARDIAN_PATIENCE_S = 8.0  # beyond the grace period, for a guardian to say that all has ended
+EXPLAIN_AFTER_S = 1.0  # an ending that takes longer is worth a line
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
 
 
@@ -68,6 +69,7 @@ class Attempt:
     _seen_errors: set[int] = field(default_factory=set)
     _crash: str | None = None
     _give_up_s: float | None = None
+    _explain_at_s: float | None = None
 
     def __post_init__(self) -> None:
         """Begin to copy output and to count time."""
@@ -121,6 +123,12 @@ class Attempt:
         """Notice what sends no event: deadlines, errors whose wake-up was lost, samples."""
         self._read_errors()
         self.observe(Tick())
+        if self._explain_at_s is not None and time.monotonic() >= self._explain_at_s:
+            self._explain_at_s = None
+            self.listener.note(
+                f"ending the ranks: they have {self.plan.grace_s:g} s (--grace); "
+                "Ctrl-C ends them now"
+            )
         if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
             self._give_up_s = None
             self.session.guarded.replace()  # somebody has stopped it (SIGSTOP): it never answers
@@ -156,6 +164,7 @@ class Attempt:
                 self._name_leaders()
                 self.session.guarded.stop(self.plan.grace_s)
                 self._give_up_s = time.monotonic() + self.plan.grace_s + GUARDIAN_PATIENCE_S
+                self._explain_at_s = time.monotonic() + EXPLAIN_AFTER_S
             case Hurry():
                 self.session.guarded.kill()
                 self._give_up_s = time.monotonic() + GUARDIAN_PATIENCE_S

@@ -13,7 +13,7 @@ from puffrun.launch.hang import find_hang
 from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankResult, RankState
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat
-from puffrun.rundir import RunDir, read_checkpoint
+from puffrun.rundir import RunDir, find_full_disk, read_checkpoint
 from puffrun.watch import RankView, Verdict, conclude
 
 CHECKPOINT_LINE = re.compile(r"^checkpoint (\S+)$", re.MULTILINE)
@@ -83,6 +83,9 @@ class Conclusion:
             tail = diagnose.read_log_tail(self.run_dir.log_path(cause.rank))
         elif cause.kind == "agent-lost":
             tail = diagnose.read_log_tail(self.run_dir.agent_log_path)
+        if cause.kind == "exit":  # it may have raised and found no room to record that
+            full = find_full_disk(self.run_dir)
+            detail |= {} if full is None else {"not_recorded": full}
         checkpoint = self.find_checkpoint()
         if checkpoint:
             detail["checkpoint"] = checkpoint

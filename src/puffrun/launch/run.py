@@ -16,6 +16,7 @@ from puffrun.artifacts import (
 )
 from puffrun.config import RunConfig
 from puffrun.errors import LaunchError, PuffrunError, StoppedError
+from puffrun.heartbeat import read_heartbeat
 from puffrun.launch.attempt import Attempt
 from puffrun.launch.concluding import Conclusion
 from puffrun.launch.events import EventLog
@@ -129,9 +130,16 @@ class Launch:
                 ended_at=time.time_ns(),
                 cause=outcome.cause,
                 checkpoint=self.conclusion.find_checkpoint(),
+                step=self._find_step(),
             )
         )
         return outcome
+
+    def _find_step(self) -> int | None:
+        """Find the highest step that a rank reported with `progress`."""
+        paths = [self.run_dir.heartbeat_path(rank) for rank in range(self.plan.world_size)]
+        beats = [beat for beat in map(read_heartbeat, paths) if beat is not None]
+        return max((beat.step for beat in beats), default=None)
 
     def _rank_env(self) -> dict[str, str]:
         artifacts = self.conclusion.artifacts

@@ -9,7 +9,14 @@ from types import FrameType
 
 from puffrun.artifacts import StopToken
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,  # Ctrl-\
+    signal.SIGALRM,
+    signal.SIGXCPU,
+)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 PAUSING = (signal.SIGTSTP, signal.SIGCONT)
 

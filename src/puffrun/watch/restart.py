@@ -9,6 +9,8 @@ RESTARTABLE: tuple[OutcomeKind, ...] = ("failed", "hung")
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
 LONGER = 1.5  # an attempt that lived this many times as long as the last one got further
+LONG_LIFE_S = 60.0  # one that lived this long got somewhere, whatever the last one did
+MAX_IDLE = 2  # restarts without a sign of progress, for a program that reports none
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,28 @@ def decide_restart(attempts: Sequence[AttemptResult], max_restarts: int) -> Rest
         return GiveUp()
     if len(attempts) > max_restarts:
         return GiveUp(f"all {max_restarts} restarts are used up")
-    if len(attempts) > 1 and not made_progress(attempts[-2], last):
-        return GiveUp(f"restart {last.attempt} got no further than the attempt before it")
+    idle = count_idle(attempts)
+    if idle >= (1 if reports_progress(attempts) else MAX_IDLE):
+        return GiveUp(
+            f"restart {last.attempt} got no further than the attempt before it, "
+            "as far as puffrun can tell"
+        )
     return Restart(min(FIRST_DELAY_S * 2 ** (len(attempts) - 1), MAX_DELAY_S))
+
+
+def count_idle(attempts: Sequence[AttemptResult]) -> int:
+    """Count the last restarts, in a row, that got no further than the attempt before them."""
+    idle = 0
+    for before, after in zip(attempts[-2::-1], attempts[:0:-1], strict=True):
+        if made_progress(before, after):
+            break
+        idle += 1
+    return idle
+
+
+def reports_progress(attempts: Sequence[AttemptResult]) -> bool:
+    """Whether the program tells how far it is: by `progress()`, or by naming checkpoints."""
+    return any(a.step is not None or a.checkpoint is not None for a in attempts)
 
 
 def made_progress(before: AttemptResult, after: AttemptResult) -> bool:
@@ -64,7 +85,7 @@ def made_progress(before: AttemptResult, after: AttemptResult) -> bool:
         return True
     if _what(before.cause) != _what(after.cause):
         return True
-    return after.duration_s > LONGER * before.duration_s
+    return after.duration_s > min(LONGER * before.duration_s, LONG_LIFE_S)
 
 
 def _what(cause: Cause | None) -> tuple[str, str] | None:
