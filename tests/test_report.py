@@ -183,6 +183,14 @@ def test_a_run_without_a_report_says_where_its_logs_are(tmp_path):
     assert "logs" in caught.value.hint
 
 
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.report_path.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_report(run_dir, PLAIN, {})
+    assert list(tmp_path.iterdir()) == [run_dir.report_path]
+
+
 @pytest.fixture
 def state_dir(tmp_path):
     for age, run_id in enumerate(["1130-1042-aaaaa", "1130-1043-bbbbb", "1201-0900-ccccc"]):

@@ -52,6 +52,20 @@ def abort_like_nccl() -> None:
     sys.exit(3)
 
 
+def fill_disk() -> None:
+    """Rank 1 leaves no byte free in the run directory, and raises."""
+    if RANK == 0:
+        wait_for_ever()
+    file = os.open(RUN_DIR / "big", os.O_CREAT | os.O_WRONLY)
+    size = 1 << 14
+    while size:
+        try:
+            os.write(file, b"x" * size)
+        except OSError:
+            size //= 2
+    raise ValueError("the true cause")
+
+
 def fail_late() -> None:
     """The victim is long gone when the culprit, which cleans up, fails."""
     if RANK == 0:

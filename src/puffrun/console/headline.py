@@ -70,10 +70,18 @@ def _compose_exception(summary: str, _: Outcome, cause: Cause, facts: RunFacts) 
 def _compose_exit(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
     who = _name_rank(cause, facts)
     end = _render_end(cause.exit_code, cause.signal)
-    silent = " without an exception" if cause.kind == "exit" and cause.exit_code else ""
+    silent = _say_silence(cause) if cause.kind == "exit" and cause.exit_code else ""
     if _is_predicate(summary) and summary not in end:
         return f"{who} {summary}"
     return _join(f"{who} {end}{silent}", summary)
+
+
+def _say_silence(cause: Cause) -> str:
+    """Say that there was no exception, or that nobody can know."""
+    why = cause.detail.get("not_recorded")
+    if why is None:
+        return " without an exception"
+    return f", and why could not be recorded: the run directory's disk is full ({clean_line(why)})"
 
 
 def _compose_oom(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:

@@ -1,5 +1,6 @@
 """What a launch shows while it goes on and when it ends."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from puffrun.artifacts import ArtifactEvent
@@ -10,6 +11,7 @@ from puffrun.console.screen import Screen
 from puffrun.console.text import render_count
 from puffrun.outcome import Outcome
 from puffrun.plan import LaunchPlan
+from puffrun.rundir import RunDir
 
 
 class LaunchScreen:
@@ -57,6 +59,8 @@ class LaunchScreen:
             self._screen.error(outcome.cause.summary, _hint_rebuild(outcome))
             return
         facts = facts_of(plan, self._shown_from)
+        if not RunDir(plan.run_dir).report_path.is_file():  # a full disk, `rm -r`
+            facts = replace(facts, report_command="")
         card = render_card(outcome, facts, self._screen.width, paint=self._screen.paint)
         self._screen.say_lines(card)
 

@@ -133,10 +133,15 @@ def record(run_dir: str, rank: int, value: BaseException, trace: TracebackType |
     }
     path = f"{run_dir}/errors/rank-{rank}.json"
     temporary_path = f"{path}.{os.getpid()}.tmp"
-    with open(temporary_path, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123
-        json.dump(document, file)
-        file.flush()
-    os.replace(temporary_path, path)  # noqa: PTH105  # pathlib is slow to import
+    try:
+        with open(temporary_path, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123
+            json.dump(document, file)
+            file.flush()
+        os.replace(temporary_path, path)  # noqa: PTH105  # pathlib is slow to import
+    except OSError:  # a full disk: what there is of it helps nobody
+        if os.path.exists(temporary_path):  # noqa: PTH110
+            os.unlink(temporary_path)  # noqa: PTH108
+        raise
     _wake(f"{run_dir}/wake", f"error {rank}\n")
     if isinstance(value, KeyboardInterrupt):
         _restore_sigint_exit()

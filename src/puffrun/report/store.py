@@ -10,7 +10,7 @@ from typing import Any
 from puffrun.errors import UsageError
 from puffrun.outcome import Outcome
 from puffrun.report.schema import outcome_from_json, report_as_json
-from puffrun.rundir import RunDir, last_path, runs_dir, write_atomically
+from puffrun.rundir import RunDir, find_full_disk, last_path, runs_dir, write_atomically
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,7 @@ def load_report(run_dir: RunDir) -> Report:
         text = path.read_text(encoding="utf-8")
         report = json.loads(text)
     except FileNotFoundError as error:
-        raise UsageError(
-            f"run `{run_dir.path.name}` has no report: it is still going, or puffrun was killed",
-            hint=f"what its ranks printed is in `{run_dir.logs_dir}`",
-        ) from error
+        raise _no_report(run_dir) from error
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
@@ -49,6 +46,16 @@ def load_report(run_dir: RunDir) -> Report:
     outcome = outcome_from_json(report)
     plan = report.get("plan")
     return Report(outcome, plan if isinstance(plan, dict) else {}, text)
+
+
+def _no_report(run_dir: RunDir) -> UsageError:
+    why = "it is still going, or puffrun was killed"
+    if find_full_disk(run_dir) is not None:
+        why = "its disk is full"
+    return UsageError(
+        f"run `{run_dir.path.name}` has no report: {why}",
+        hint=f"what its ranks printed is in `{run_dir.logs_dir}`",
+    )
 
 
 def find_run(state_dir: Path, name: str | Path | None = None) -> RunDir:
