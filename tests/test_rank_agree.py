@@ -100,6 +100,29 @@ def test_a_missing_rank_is_named_with_its_place_and_a_late_one_hears_the_same():
     assert "ranks 0, 2 wait at" in text
 
 
+LIMITS = (float("inf"), float("nan"), None, "5", -1, 1e12, True)
+
+
+def wait_oddly(rank, mail):
+    said = []
+    for limit_s in LIMITS:
+        try:
+            barrier("odd", timeout_s=limit_s)
+        except ValueError as error:
+            said.append(str(error))
+    barrier("even", timeout_s=60)
+    return said
+
+
+def test_a_limit_that_cannot_be_waited_for_is_refused_on_every_rank_alike():
+    answers = run_ranks(2, wait_oddly)
+    assert answers[0].value == answers[1].value, answers
+    expected = [f"timeout_s has to be seconds, from 0 to 20 days, not {x!r}" for x in LIMITS]
+    assert answers[0].value == expected
+    with pytest.raises(ValueError, match="timeout_s has to be seconds"):  # alone too
+        barrier("odd", timeout_s=float("inf"))
+
+
 def stop_yourself(rank, mail):
     barrier("first")
     if rank == 1:

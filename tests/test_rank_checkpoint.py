@@ -11,7 +11,7 @@ from ranks import join_gloo, ranks, run_ranks, torch
 from test_rank_agree import the_error
 
 from puffrun import DisagreementError, checkpoint, latest_checkpoint
-from puffrun.rank.checkpoint import MANIFEST, find_damage
+from puffrun.rank.manifest import MANIFEST, find_damage
 from puffrun.rundir import RunDir
 
 KILLS = int(os.environ.get("PUFFRUN_TEST_KILLS", "12"))
@@ -81,9 +81,82 @@ def save_in_a_file(rank, mail, directory):
 
 def test_a_directory_that_cannot_be_is_an_error_everywhere(tmp_path):
     (tmp_path / "file").touch()
-    assert "rank 0 failed: FileExistsError" in the_error(
+    assert "rank 0 failed: NotADirectoryError" in the_error(
         run_ranks(2, save_in_a_file, str(tmp_path / "file"))
     )
+    with pytest.raises(NotADirectoryError, match="is not a directory: checkpoints need one"):
+        latest_checkpoint(tmp_path / "file")
+
+
+def save_one(directory, step):
+    with checkpoint(directory, step) as path:
+        write(path, 0, step)
+
+
+def list_tree(directory):
+    return {str(p.relative_to(directory)): p.lstat().st_mode for p in directory.rglob("*")}
+
+
+def put_others_things(base):
+    """What looks like a checkpoint or a draft, and is none of ours."""
+    for name in ("step-100", "step-7", "step-000000007", "step-00000007", "step-00000007.5"):
+        (base / name).mkdir()
+        (base / name / "precious").touch()
+    (base / "step-00000007.5" / MANIFEST).write_text('{"schema": 1, "title": "not ours"}')
+    (base / "step-00000008").touch()
+    (base / "elsewhere").mkdir()
+    save_one(base / "elsewhere", 9)
+    (base / "step-00000009").symlink_to(base / "elsewhere" / "step-00000009")
+    (base / ".step-00000001.abc.tmp").touch()
+    (base / ".step-00000002.deadbeef.tmp").touch()
+    (base / ".step-00000003.deadbeef.tmp").symlink_to(base / "elsewhere")
+    (base / ".step-00000004.mine.tmp").mkdir()
+
+
+def test_what_puffrun_did_not_write_is_left_alone(tmp_path):
+    put_others_things(tmp_path)
+    before = list_tree(tmp_path)
+    for step in (100, 7, 8, 9, 7):
+        save_one(tmp_path, step)
+    after = list_tree(tmp_path)
+    assert {name: after.get(name) for name in before} == before
+    made = {name for name in after.keys() - before.keys() if "/" not in name}
+    assert made == {"step-00000100", "step-00000007.7", "step-00000008.2", "step-00000009.2"}
+    assert latest_checkpoint(tmp_path, verify=True) == tmp_path / "step-00000100"
+
+
+@pytest.mark.parametrize("step", [-1, 2.0, "5", None])
+def test_a_step_that_is_none_is_refused_before_anything_is_made(tmp_path, step):
+    with pytest.raises((TypeError, ValueError), match="step has to be"):
+        save_one(tmp_path / "new", step)
+    assert list(tmp_path.iterdir()) == []
+
+
+def save_odd_step(rank, mail, directory):
+    with checkpoint(directory, 3 if rank == 0 else 2.5):
+        raise AssertionError("no rank gets here")
+
+
+def test_a_bad_step_on_one_rank_is_told_to_all(tmp_path):
+    text = the_error(run_ranks(2, save_odd_step, str(tmp_path)))
+    assert "rank 1 failed: TypeError: step has to be a whole number, not 2.5" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manifest_of_the_programs_own(tmp_path):
+    own = pytest.raises(FileExistsError, match=r"manifest\.json is puffrun's own file")
+    with own, checkpoint(tmp_path, 1) as path:
+        (path / MANIFEST).write_text("{}")
+    assert list(tmp_path.iterdir()) == []
+    with checkpoint(tmp_path, 1) as path:
+        (path / "hf" / "deep").mkdir(parents=True)
+        (path / "hf" / MANIFEST).write_text("{}")
+        (path / "hf" / "deep" / "a").touch()
+    newest = tmp_path / "step-00000001"
+    listed = json.loads((newest / MANIFEST).read_text())["files"]
+    assert listed.keys() == {f"hf/{MANIFEST}", "hf/deep/a"}
+    (newest / "hf" / MANIFEST).unlink()
+    assert find_damage(newest, verify=False) == f"hf/{MANIFEST} is not there"
 
 
 def save_by_dcp(rank, mail, directory):
@@ -148,6 +221,31 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     damage(newest)
     assert find_damage(newest, verify=True)
     assert latest_checkpoint(tmp_path, verify=True) == tmp_path / "step-00000001"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "null", '"x"', "3", "{}", '{"schema": 1}', '{"schema": [1], "files": {}}',
+        '{"schema": 1, "files": []}', '{"schema": 1, "files": {"a": 3}}',
+        '{"schema": 1, "files": {"a": {"blake2b": "x"}}}',
+        '{"schema": 1, "files": {"a": {"size": "x", "blake2b": "x"}}}',
+        '{"schema": 1, "files": {"a": {"size": 1}}}',
+        '{"schema": 1, "files": {"%s": {"size": 1, "blake2b": "x"}}}' % ("n" * 5000),
+        '{"schema": 1, "files": {"a\\u0000": {"size": 1, "blake2b": "x"}}}',
+        '{"schema": 1, "files": {"\\ud800": {"size": 1, "blake2b": "x"}}}',
+        "[" * 100_000, '{"schema": %s}' % ("9" * 10_000), "\ufeff{}",
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_any_other_manifest_is_damage(tmp_path, text):
+    for step in (1, 2):
+        save_one(tmp_path, step)
+    newest = tmp_path / "step-00000002"
+    (newest / MANIFEST).write_text(text)
+    for verify in (False, True):
+        assert find_damage(newest, verify=verify)
+        assert latest_checkpoint(tmp_path, verify=verify) == tmp_path / "step-00000001"
 
 
 def test_there_may_be_none(tmp_path):

@@ -17,7 +17,7 @@ def agree(name: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[None]:
         DisagreementError: at least one rank raised in the block, is gone, or did not come within
             `timeout_s`. Its text is the same on all ranks; where a rank raised, it is chained.
     """
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     if meetings is None:
         yield
         return
@@ -52,6 +52,6 @@ def barrier(name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         DisagreementError: a rank is at another call, is gone, or did not come within `timeout_s`
             seconds; says who, and where it is.
     """
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     if meetings is not None:
         meetings.meet(f"barrier `{name}`", timeout_s=timeout_s)

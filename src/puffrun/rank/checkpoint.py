@@ -6,12 +6,13 @@
     DIR/.step-00000100.RUN.tmp/   one that is being written, or that died
 
 What is published is never written to again. The same step saved again is published as
-`step-00000100.2`, and the older one removed after that.
+`step-00000100.2`, and the older one removed after that. Nothing is removed but what a checkpoint or
+a draft of ours is, by its name and by its manifest.
 """
 
 import fcntl
-import hashlib
 import json
+import operator
 import os
 import re
 import secrets
@@ -20,19 +21,25 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from puffrun.rank.agree import sharing_errors
+from puffrun.rank.manifest import (
+    DAMAGE,
+    MANIFEST,
+    SCHEMA,
+    Entry,
+    find_damage,
+    make_entry,
+    read_manifest,
+)
 from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, find_meetings
 from puffrun.rank.once import meet_once
 from puffrun.rank.world import SINGLE, World
 from puffrun.rundir import ENV_RUN_DIR, RunDir, write_atomically
 
-MANIFEST = "manifest.json"
-NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
-SCHEMA = 1
+NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
+DRAFT = re.compile(r"\.step-\d{8,}(\.\d+)?\.[0-9a-f]{8}\.tmp", re.ASCII)
 TRIES = 10
-Entry = tuple[int, str]  # size in bytes, hash
 
 
 @contextmanager
@@ -43,16 +50,20 @@ def checkpoint(
 
     `directory` has to be one that all ranks see. When the block has ended on all ranks, the files
     are synced to disk, hashed, and published together as `directory/step-N`. Ranks must not write
-    to the same file; `torch.distributed.checkpoint.save(state, checkpoint_id=path)` does not.
+    to the same file; `torch.distributed.checkpoint.save(state, checkpoint_id=path)` does not. The
+    name `manifest.json`, at the top, is puffrun's own.
 
     Raises:
         DisagreementError: a rank failed, is gone or did not come; nothing was published and older
             checkpoints are untouched.
     """
-    base = Path(directory).absolute()
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     world = SINGLE if meetings is None else meetings.world
     topic = f"checkpoint `{step}`"
+    with _sharing(meetings, topic, timeout_s):
+        step = check_step(step)
+        base = Path(directory).absolute()
+        topic = f"checkpoint `{step}`"
     with ExitStack() as stack:
         draft = meet_once(
             meetings, topic, lambda: stack.enter_context(_drafting(base, step)), timeout_s=timeout_s
@@ -68,6 +79,22 @@ def checkpoint(
         meet_once(
             meetings, topic, lambda: _publish(draft, base, step, everything), timeout_s=timeout_s
         )
+
+
+def check_step(step: int) -> int:
+    """Take what counts as a whole number, as an index does.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is negative.
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"step has to be a whole number, not {step!r}") from None
+    if number < 0:
+        raise ValueError(f"step has to be 0 or more, not {number}")
+    return number
 
 
 @contextmanager
@@ -98,7 +125,10 @@ def merge_entries(values: dict[int, dict[str, Entry]]) -> dict[str, Entry]:
 @contextmanager
 def _drafting(base: Path, step: int) -> Iterator[Path]:
     """Make a private directory, locked as long as its writer lives; it is gone afterwards."""
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(_tell_no_directory(base)) from None
     _remove_dead_drafts(base)
     draft, lock = _make_draft(base, step)
     try:
@@ -106,6 +136,10 @@ def _drafting(base: Path, step: int) -> Iterator[Path]:
     finally:
         shutil.rmtree(draft, ignore_errors=True)  # published: it has another name by now
         os.close(lock)
+
+
+def _tell_no_directory(base: Path) -> str:
+    return f"{base} is not a directory: checkpoints need one"
 
 
 def _make_draft(base: Path, step: int) -> tuple[Path, int]:
@@ -121,7 +155,7 @@ def _make_draft(base: Path, step: int) -> tuple[Path, int]:
 def _lock(draft: Path) -> int | None:
     """Lock a directory; None when somebody holds it, or has removed it meanwhile."""
     try:
-        descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
@@ -135,9 +169,13 @@ def _lock(draft: Path) -> int | None:
 
 
 def _remove_dead_drafts(base: Path) -> None:
-    """Remove what killed writers left; a living one holds its lock."""
-    for draft in base.glob(".step-*.tmp"):
-        lock = _lock(draft)
+    """Remove what killed writers left; a living one holds its lock. What is not ours stays."""
+    drafts = [path for path in base.iterdir() if DRAFT.fullmatch(path.name)]
+    for draft in drafts:
+        try:
+            lock = _lock(draft)
+        except OSError:  # a file, a link, somebody else's: in nobody's way
+            continue
         if lock is not None:
             shutil.rmtree(draft, ignore_errors=True)
             os.close(lock)
@@ -151,25 +189,25 @@ def _check_visible(draft: Path) -> None:
 
 
 def _sync_share(draft: Path, world: World) -> dict[str, Entry]:
-    """Sync the files (one rank of each node, for that node's cache), hash this rank's share."""
+    """Sync the files (one rank of each node, for that node's cache), hash this rank's share.
+
+    Raises:
+        FileExistsError: the program has written a file of the manifest's name.
+    """
+    if os.path.lexists(draft / MANIFEST):
+        raise FileExistsError(f"{MANIFEST} is puffrun's own file: give yours another name")
     paths = _list_files(draft)
     if world.local_rank == 0:
         for path in paths:
             _sync(draft / path)
-        for directory in {(draft / path).parent for path in paths} | {draft}:
+        for directory in (draft, *(path for path in draft.rglob("*") if path.is_dir())):
             _sync(directory)
-    return {path: _make_entry(draft / path) for path in paths[world.rank :: world.size]}
+    return {path: make_entry(draft / path) for path in paths[world.rank :: world.size]}
 
 
 def _list_files(directory: Path) -> list[str]:
-    files = (path for path in directory.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return sorted(str(path.relative_to(directory)) for path in files)
-
-
-def _make_entry(path: Path) -> Entry:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-        return file.tell(), digest.hexdigest()
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return sorted({str(path.relative_to(directory)) for path in files} - {MANIFEST})
 
 
 def _sync(path: Path) -> None:
@@ -182,7 +220,7 @@ def _sync(path: Path) -> None:
 
 def _publish(draft: Path, base: Path, step: int, entries: dict[str, Entry]) -> None:
     """Write the manifest and give the directory its name: from then on it is a checkpoint."""
-    files = {path: entries.get(path) or _make_entry(draft / path) for path in _list_files(draft)}
+    files = {path: entries.get(path) or make_entry(draft / path) for path in _list_files(draft)}
     document = {
         "schema": SCHEMA,
         "step": step,
@@ -193,8 +231,9 @@ def _publish(draft: Path, base: Path, step: int, entries: dict[str, Entry]) -> N
     }
     write_atomically(draft / MANIFEST, json.dumps(document, indent=1))
     _sync(draft)
-    older = [path for number, _, path in _list_checkpoints(base) if number == step]
-    final = base / _name_next(older, step)
+    taken = [path for number, _, path in _list_checkpoints(base) if number == step]
+    older = [path for path in taken if _is_ours(path)]
+    final = base / _name_next(taken, step)
     draft.rename(final)
     _sync(base)
     _note(final, step)
@@ -202,11 +241,20 @@ def _publish(draft: Path, base: Path, step: int, entries: dict[str, Entry]) -> N
         _remove(path)
 
 
-def _name_next(older: list[Path], step: int) -> str:
+def _name_next(taken: list[Path], step: int) -> str:
     """Name a checkpoint; the same step again gets a number, so that nothing is overwritten."""
-    numbers = [_parse(path.name) for path in older]
+    numbers = [_parse(path.name) for path in taken]
     highest = max((number[1] for number in numbers if number), default=0)
-    return f"step-{step:08d}" + (f".{highest + 1}" if older else "")
+    return f"step-{step:08d}" + (f".{highest + 1}" if taken else "")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a checkpoint of ours is there, whole or not; what is anything else is kept."""
+    try:
+        read_manifest(path)
+    except DAMAGE:
+        return False
+    return not path.is_symlink()
 
 
 def _remove(path: Path) -> None:
@@ -228,7 +276,9 @@ def _note(path: Path, step: int) -> None:
 
 def _parse(name: str) -> tuple[int, int] | None:
     match = NAME.fullmatch(name)
-    return None if match is None else (int(match[1]), int(match[2] or 1))
+    if match is None or match[1] != f"{int(match[1]):08d}":  # nine digits, the first of them 0
+        return None
+    return int(match[1]), int(match[2] or 1)
 
 
 def _list_checkpoints(base: Path) -> list[tuple[int, int, Path]]:
@@ -237,6 +287,8 @@ def _list_checkpoints(base: Path) -> list[tuple[int, int, Path]]:
         entries = [(_parse(path.name), path) for path in base.iterdir()]
     except FileNotFoundError:
         return []
+    except NotADirectoryError:
+        raise NotADirectoryError(_tell_no_directory(base)) from None
     return sorted((*key, path) for key, path in entries if key is not None)
 
 
@@ -249,23 +301,4 @@ def latest_checkpoint(directory: str | os.PathLike[str], *, verify: bool = False
     for _, _, path in reversed(_list_checkpoints(Path(directory))):
         if find_damage(path, verify=verify) is None:
             return path
-    return None
-
-
-def find_damage(path: Path, *, verify: bool) -> str | None:
-    """Say what is wrong with a checkpoint, or None."""
-    try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"its manifest cannot be read: {error}"
-    if manifest.get("schema") != SCHEMA:
-        return f"its manifest has schema {manifest.get('schema')}"
-    for name, entry in manifest["files"].items():
-        file_path = path / name
-        if not file_path.is_file():
-            return f"{name} is not there"
-        if file_path.stat().st_size != entry["size"]:
-            return f"{name} has {file_path.stat().st_size} bytes instead of {entry['size']}"
-        if verify and _make_entry(file_path)[1] != entry["blake2b"]:
-            return f"{name} has other contents than when it was written"
     return None

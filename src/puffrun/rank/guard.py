@@ -56,7 +56,7 @@ def guard(
             parameter is changed. Also when a rank does not come to a step within `timeout_s`.
         RuntimeError: there is no process group.
     """
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     if meetings is None:
         return None
     import torch.distributed as dist

@@ -38,6 +38,7 @@ from puffrun.rank.verdict import (
 from puffrun.rank.world import World, detect_world
 
 DEFAULT_TIMEOUT_S = 600.0
+MAX_TIMEOUT_S = 20 * 86_400  # as long as the store waits
 WINDOW_S = 1.0  # how long others may still add their errors once one is known
 STORE_S = 60.0  # how long the store may take to show a verdict that was written
 NAME_BITS = 22
@@ -213,6 +214,18 @@ def make_rank_error(rank: int, error: BaseException) -> RankError:
     )
 
 
+def check_timeout(timeout_s: float) -> None:
+    """Look at a limit before anybody waits for it.
+
+    Raises:
+        ValueError: it is not a number of seconds, negative, infinite or beyond what Python waits.
+    """
+    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 <= timeout_s <= MAX_TIMEOUT_S:
+        days = MAX_TIMEOUT_S // 86_400
+        raise ValueError(f"timeout_s has to be seconds, from 0 to {days} days, not {timeout_s!r}")
+
+
 @functools.lru_cache(maxsize=1)
 def _meetings_of(world: World, pid: int) -> Meetings:
     """Make the connection of this process; a fork has to make its own (hence `pid`)."""
@@ -220,7 +233,14 @@ def _meetings_of(world: World, pid: int) -> Meetings:
     return Meetings(world, Board(world))
 
 
-def find_meetings() -> Meetings | None:
-    """Return this process's meetings; None when it is alone, so that nothing needs torch."""
+def find_meetings(timeout_s: float = DEFAULT_TIMEOUT_S) -> Meetings | None:
+    """Return this process's meetings; None when it is alone, so that nothing needs torch.
+
+    The limit is looked at here, on every rank alike: only some of them would come to wait for it.
+
+    Raises:
+        ValueError: `timeout_s` is not a number of seconds that can be waited for.
+    """
+    check_timeout(timeout_s)
     world = detect_world(os.environ)
     return None if world.is_single else _meetings_of(world, os.getpid())

@@ -37,7 +37,7 @@ def run_once(
     """
     topic = f"run_once `{getattr(fn, '__qualname__', type(fn).__name__)}`"
     return meet_once(
-        find_meetings(), topic, lambda: fn(*args), per_node=per_node, timeout_s=timeout_s
+        find_meetings(timeout_s), topic, lambda: fn(*args), per_node=per_node, timeout_s=timeout_s
     )
 
 
@@ -74,7 +74,7 @@ def main_first(*, per_node: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) 
     Raises:
         DisagreementError: as `run_once`; also when the block fails on one of the others.
     """
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     if meetings is None:
         yield True
         return

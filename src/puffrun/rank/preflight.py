@@ -56,7 +56,7 @@ def preflight(  # noqa: PLR0913  # each is a thing that people must be able to s
         DisagreementError: on every rank, also those outside the faulty mesh; says which rank
             differs, in which parameter, how.
     """
-    meetings = find_meetings()
+    meetings = find_meetings(timeout_s)
     if meetings is None:
         return
     inner, ranks = _unwrap(model, group)
