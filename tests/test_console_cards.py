@@ -162,6 +162,28 @@ CASES = {
         ),
         others="victim",
     ),
+    "exception-with-causes": make(
+        "failed",
+        1,
+        failed(
+            "exception",
+            "ExceptionGroup: many (2 sub-exceptions)",
+            frames=FRAMES,
+            detail={
+                "related": [
+                    {"relation": "member", "type": "ValueError", "message": "a\nb", "frames": []},
+                    {"relation": "context", "type": "KeyError", "message": "", "frames": [{}]},
+                    {
+                        "relation": "cause",
+                        "type": "ZeroDivisionError",
+                        "message": "division by zero",
+                        "frames": [dataclasses.asdict(frame) for frame in FRAMES],
+                    },
+                    "odd",
+                ]
+            },
+        ),
+    ),
     "exception-of-several-lines": make(
         "failed",
         1,

@@ -341,6 +341,45 @@ def test_a_long_message_and_a_long_traceback_are_cut(rank: Rank) -> None:
     assert error["frames"][-1]["line"] == 2, "the innermost frames are what is kept"
 
 
+CHAINED = """
+def load():
+    raise ZeroDivisionError("root")
+try:
+    try:
+        load()
+    except ZeroDivisionError as error:
+        raise OSError("middle") from error
+except OSError:
+    raise ExceptionGroup("top", [ValueError("a"), KeyError("b")])
+"""
+
+
+def test_what_lies_behind_an_exception_is_recorded_too(rank: Rank) -> None:
+    error = rank.run_code(CHAINED).error
+    assert error is not None
+    assert [(r["relation"], r["type"], r["message"]) for r in error["related"]] == [
+        ("member", "ValueError", "a"),
+        ("member", "KeyError", "'b'"),
+        ("context", "OSError", "middle"),
+        ("cause", "ZeroDivisionError", "root"),
+    ]
+    assert error["related"][-1]["frames"][-1]["function"] == "load"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try: 1/0\nexcept ZeroDivisionError: raise ValueError from None",
+        "a = ValueError(1)\na.__cause__ = KeyError(2)\na.__cause__.__cause__ = a\nraise a",
+    ],
+    ids=["hidden", "circular"],
+)
+def test_a_chain_is_followed_as_python_shows_it(rank: Rank, code: str) -> None:
+    error = rank.run_code(code).error
+    assert error is not None
+    assert [r["type"] for r in error["related"]] == (["KeyError"] if "KeyError" in code else [])
+
+
 # in the program's way: never
 
 

@@ -3,6 +3,7 @@
 The shapes are those of report.json, schema 1 (docs/report.md). Instants are `time.time_ns()`.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,7 +49,8 @@ class Frame:
 class ErrorRecord:
     """An uncaught exception of a rank, written by the rank itself the moment it was raised.
 
-    `frames` are outermost first; `traceback` is Python's own text.
+    `frames` are outermost first; `traceback` is Python's own text. `related` are the exceptions
+    behind it, with `relation` (`cause`, `context` or `member`), `type, message, frames`.
     """
 
     rank: int
@@ -58,6 +60,7 @@ class ErrorRecord:
     message: str
     traceback: str
     frames: tuple[Frame, ...] = ()
+    related: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,16 @@ FAULTS = [
     Fault("raise-of-4", "fail.py 3 raise", 1, "exception", 3, ranks=4),
     Fault("raise-of-8", "fail.py 6 raise", 1, "exception", 6, ranks=8),
     Fault(
-        "raise-chained", "fail.py 1 raise_chained", 1, "exception", 1, says="RuntimeError: outer"
+        "raise-chained",
+        "fail.py 1 raise_chained",
+        1,
+        "exception",
+        1,
+        says="caused by: KeyError: 'inner' (",
     ),
-    Fault("raise-group", "fail.py 1 raise_group", 1, "exception", 1),
+    Fault(
+        "raise-group", "fail.py 1 raise_group", 1, "exception", 1, says="in the group: TypeError: b"
+    ),
     Fault("raise-with-thread", "fail.py 1 raise_with_thread", 1, "exception", 1, options=QUICK),
     Fault("raise-with-atexit", "fail.py 1 raise_with_atexit", 1, "exception", 1, options=QUICK),
     Fault("raise-own-hook", "fail.py 1 raise_with_own_hook", 1, "exception", 1),

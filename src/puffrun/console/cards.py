@@ -13,6 +13,7 @@ from puffrun.console.footer import render_attempts, render_footer
 from puffrun.console.frames import find_frames, pick_user_frames, render_frames
 from puffrun.console.headline import render_headline
 from puffrun.console.paint import Paint
+from puffrun.console.related import render_related
 from puffrun.console.text import (
     clean_line,
     count_cells,
@@ -132,6 +133,7 @@ def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
     footer = render_footer(outcome, facts, room)
     return [
         Block(tuple(evidence.render_leftovers(outcome.leftovers, room)), least=3, tone="red"),
+        _make_related_block(outcome, facts, room),
         Block(tuple(table), least=6),
         _make_frames_block(outcome, facts, room),
         _make_log_block(outcome, room),
@@ -144,6 +146,11 @@ def _make_frames_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:
     frames = pick_user_frames(find_frames(outcome.cause)) if outcome.cause else ()
     lines = render_frames(frames, facts.cwd, room)
     return Block(tuple(lines), least=2, keeps_end=True, tone="places")
+
+
+def _make_related_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:
+    lines = render_related(outcome.cause, facts.cwd, room) if outcome.cause else []
+    return Block(tuple(lines), least=2, keeps_end=True)
 
 
 def _make_log_block(outcome: Outcome, room: int) -> Block:

@@ -15,8 +15,15 @@ import os
 import sys
 from types import FrameType, ModuleType, TracebackType
 
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    from traceback import FrameSummary
+
 MAX_MESSAGE_CHARS = 20_000
 MAX_FRAMES = 100
+MAX_RELATED = 5  # causes of an exception, and members of a group
+MAX_RELATED_FRAMES = 20
+MAX_RELATED_CHARS = 500
 _PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # pathlib is slow to import
 _BELOW_MAIN = (f"{_PACKAGE_DIR}/agent/start.py", f"{_PACKAGE_DIR}/rank/program.py")
 STDLIB_DIR = os.path.dirname(os.__file__)  # noqa: PTH120  # pathlib is slow to import
@@ -126,10 +133,8 @@ def record(run_dir: str, rank: int, value: BaseException, trace: TracebackType |
         "type": type(value).__qualname__,
         "message": _message(value),
         "traceback": _traceback_text(value, trace),
-        "frames": [
-            {"path": s.filename, "line": s.lineno or 0, "function": s.name, "code": s.line or ""}
-            for s in summaries
-        ],
+        "frames": [_as_frame(s) for s in summaries],
+        "related": _related(value),
     }
     path = f"{run_dir}/errors/rank-{rank}.json"
     temporary_path = f"{path}.{os.getpid()}.tmp"
@@ -157,6 +162,50 @@ def _restore_sigint_exit() -> None:
         exec("raise KeyboardInterrupt")  # noqa: S102
     except KeyboardInterrupt:
         return
+
+
+def _related(value: BaseException) -> list[dict[str, object]]:
+    """Describe what lies behind an exception: the chain to its root, a group's members."""
+    chain: list[tuple[str, BaseException]] = []
+    seen = {id(value)}
+    found = _find_behind(value)
+    while found is not None and id(found[1]) not in seen:
+        seen.add(id(found[1]))
+        chain.append(found)
+        found = _find_behind(found[1])
+    members = value.exceptions[:MAX_RELATED] if isinstance(value, BaseExceptionGroup) else ()
+    told = [*(("member", each) for each in members), *chain[-MAX_RELATED:]]
+    return [_as_related(relation, each) for relation, each in told]
+
+
+def _find_behind(value: BaseException) -> tuple[str, BaseException] | None:
+    """Find what Python shows above an exception: its cause, else what it was raised in."""
+    if value.__cause__ is not None:
+        return "cause", value.__cause__
+    if value.__context__ is not None and not value.__suppress_context__:
+        return "context", value.__context__
+    return None
+
+
+def _as_related(relation: str, value: BaseException) -> dict[str, object]:
+    import traceback
+
+    summaries = traceback.extract_tb(skip_our_frames(value.__traceback__))[-MAX_RELATED_FRAMES:]
+    return {
+        "relation": relation,
+        "type": type(value).__qualname__,
+        "message": _message(value)[:MAX_RELATED_CHARS],
+        "frames": [_as_frame(s) for s in summaries],
+    }
+
+
+def _as_frame(summary: "FrameSummary") -> dict[str, object]:
+    return {
+        "path": summary.filename,
+        "line": summary.lineno or 0,
+        "function": summary.name,
+        "code": summary.line or "",
+    }
 
 
 def _message(value: BaseException) -> str:

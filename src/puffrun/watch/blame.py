@@ -2,9 +2,10 @@
 
 import re
 import signal
+from typing import Any
 
 from puffrun.errors import ExitCode
-from puffrun.outcome import Cause
+from puffrun.outcome import Cause, ErrorRecord
 from puffrun.watch.values import RankView
 
 # What a rank says when *another* one went away (gloo, NCCL, the store, monitored_barrier).
@@ -105,7 +106,7 @@ def describe_failure(view: RankView) -> Cause:
             traceback=view.error.traceback,
             frames=view.error.frames,
             log_tail=view.log_tail,
-            detail={"type": view.error.type, "message": view.error.message},
+            detail=_describe_error(view.error),
         )
     if view.returncode is not None and view.returncode < 0:
         return _describe_signal(view, -view.returncode)
@@ -117,6 +118,11 @@ def describe_failure(view: RankView) -> Cause:
         exit_code=view.returncode,
         log_tail=view.log_tail,
     )
+
+
+def _describe_error(error: ErrorRecord) -> dict[str, Any]:
+    detail: dict[str, Any] = {"type": error.type, "message": error.message}
+    return detail | ({"related": list(error.related)} if error.related else {})
 
 
 def _describe_signal(view: RankView, signum: int) -> Cause:
