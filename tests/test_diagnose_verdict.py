@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import puffrun
 from puffrun.diagnose import (
     Collective,
     Fallen,
@@ -12,6 +13,7 @@ from puffrun.diagnose import (
     conclude_hang,
 )
 from puffrun.diagnose.records import Journal
+from puffrun.diagnose.waits import find_position
 from puffrun.outcome import Frame
 
 CWD = Path("/job")
@@ -282,3 +284,61 @@ def test_a_thread_of_the_program_may_be_the_one_that_waits():
     )
     hang = conclude(evidence, world_size=2)
     assert [w.at for w in hang.waiting] == ["train.py:88 in step"]
+
+
+class TestRanksThatFallTogether:
+    """A rank dies, and its peers are asked while they record that their connection is gone."""
+
+    RECORDER = str(Path(puffrun.__file__).parent / "rank" / "recorder.py")
+    RECORDING = tuple(
+        Frame(path, 1, function)
+        for path, function in (
+            ("/usr/lib/python3.11/linecache.py", "updatecache"),
+            (RECORDER, "record"),
+            (RECORDER, "_try_to_record"),
+            (RECORDER, "on_audit"),
+            (str(Path(RECORDER).with_name("program.py")), "run_program"),
+        )
+    )
+
+    def recording(self, number):
+        return rank(number, collective(5, done=False), frames=self.RECORDING)
+
+    def gone_peer(self, number, *, is_victim=True):
+        return Fallen(number, "raised RuntimeError", tuple(reversed(IN_STEP)), is_victim)
+
+    def test_their_errors_say_where_they_were(self):
+        killed = Fallen(1, "was killed by SIGKILL")
+        victims = [self.gone_peer(n) for n in (0, 3)]
+        hang = conclude(self.recording(0), waiting(2), self.recording(3), fallen=[killed, *victims])
+        assert rows(hang) == (
+            [((0, 2, 3), "all_reduce #5 (gloo, all ranks)", "train.py:88 in step")],
+            [((1,), "", "was killed by SIGKILL")],
+        )
+
+    def test_before_their_errors_are_read_only_what_they_do_is_said(self):
+        hang = conclude(self.recording(0), waiting(2), waiting(3), self.recording(1))
+        assert rows(hang)[1] == [((0, 1), "", "raise an exception")]
+
+    def test_an_error_of_its_own_is_named(self):
+        own = Fallen(0, "raised ValueError", (STEP,))
+        hang = conclude(self.recording(0), waiting(1), waiting(2), waiting(3), fallen=[own])
+        assert rows(hang)[1] == [((0,), "", "raised ValueError")]
+        assert hang.culprits == (0,)
+
+    def test_only_what_people_call_is_named_of_the_library(self):
+        library = Path(self.RECORDER).parent
+        at_an_event = (Frame(self.RECORDER, 1, "on_audit"), STEP)
+        assert find_position(rank(0, frames=at_an_event), CWD, 4).wait is None
+        inside = Frame(str(library / "meeting.py"), 1, "meet")
+        for file, function, op in (
+            ("agree.py", "barrier", "puffrun.barrier"),
+            ("guard.py", "check", "puffrun.guard"),
+            ("once.py", "run_once", "puffrun.run_once"),
+        ):
+            frames = (inside, Frame(str(library / file), 1, function), STEP)
+            wait = find_position(rank(0, frames=frames), CWD, 4).wait
+            assert wait is not None
+            assert wait.op == op
+        looking = (Frame(str(library / "checkpoint.py"), 1, "latest_checkpoint"), STEP)
+        assert find_position(rank(0, frames=looking), CWD, 4).wait is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from watch_history import VICTIM, exited, raised, replay
 
-from puffrun.watch import AgentLost, DeadChild, Signalled, Stalled, conclude
+from puffrun.watch import AgentLost, DeadChild, Signalled, Stalled, add_late_victims, conclude
 
 INT, TERM = Signalled(signal.SIGINT), Signalled(signal.SIGTERM)
 NCCL = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)"
@@ -190,3 +190,15 @@ def test_a_verdict_does_not_depend_on_the_order_of_the_ranks() -> None:
     history = replay((5, exited(2, 7, at_ns=3)), (90, exited(0, -15)), ranks=4)
     backwards = dict(reversed(history.state.ranks.items()))
     assert conclude(replace(history.state, ranks=backwards)) == history.verdict
+
+
+def test_a_victim_that_was_heard_of_too_late_is_one_if_it_fell_before_our_kill() -> None:
+    history = replay((5, exited(1, -9)), *[(900, exited(r, -15)) for r in (0, 2, 3)], ranks=4)
+    errors = {
+        0: raised(0, f"RuntimeError: {VICTIM}", at_ns=7).record,
+        2: raised(2, f"RuntimeError: {VICTIM}", at_ns=9).record,
+        3: raised(3, at_ns=7).record,
+    }
+    verdict = add_late_victims(history.verdict, history.state, errors, stopped_at=8)
+    assert history.verdict.victims == ()
+    assert verdict.victims == (0,)

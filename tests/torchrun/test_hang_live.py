@@ -102,3 +102,20 @@ def test_healthy_programs_are_left_alone(tmp_path: Path) -> None:
     with ThreadPoolExecutor(len(cases)) as pool:
         ended = list(pool.map(run_one, cases))
     assert [(case, code) for case, code, _ in ended] == [(case, 0) for case in cases], ended
+
+
+def test_ranks_that_fall_with_a_killed_one_are_its_victims(tmp_path: Path) -> None:
+    """They are asked while they record their own exceptions: those say where they were."""
+    options = ("--cpus", "4", "--preload", "--grace", "1")
+    with puffrun(*options, PROGRAMS / "peer_dies.py", cwd=tmp_path, env=QUICK_RESOLVER) as run:
+        assert run.wait() == 137, run.stderr
+        (stop,) = run.events("stop")
+        errors = [json.loads(path.read_text()) for path in run.dir.glob("errors/*.json")]
+        fallen = {error["rank"] for error in errors if error["at"] <= stop["at"]}
+        assert fallen, "a peer notices at once"
+        assert fallen <= set(run.report["victims"])
+        assert {r["rank"] for r in run.report["ranks"] if r["state"] == "victim"} >= fallen
+        rows = run.report["hang"]["waiting"]
+        assert sorted(rank for row in rows for rank in row["ranks"]) == [0, 2, 3], rows
+        assert all(row["op"].startswith("all_reduce #20") for row in rows), rows
+        assert {row["at"] for row in rows} == {"peer_dies.py:11 in step"}

@@ -30,7 +30,8 @@ def render_others(outcome: Outcome, width: int) -> list[str]:
     for waiting in hang.waiting if hang else ():
         ranks = [rank for rank in waiting.ranks if rank != culprit]
         if ranks:
-            sentences.append(_tell(ranks, f"in {waiting.op} at {waiting.at}", states))
+            place = f" at {waiting.at}" if waiting.at else ""
+            sentences.append(_tell(ranks, f"in {waiting.op}{place}", states))
             told.update(ranks)
     for missing in hang.missing if hang else ():
         ranks = [rank for rank in missing.ranks if rank != culprit and rank not in told]

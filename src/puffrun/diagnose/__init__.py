@@ -27,7 +27,7 @@ from puffrun.diagnose.pulse import Pulse, read_pulse
 from puffrun.diagnose.records import Collective, FlightRecord, parse_flight_record
 from puffrun.diagnose.stacks import ThreadStack, parse_faulthandler, parse_py_spy, read_crash_frames
 from puffrun.diagnose.verdict import conclude_hang
-from puffrun.diagnose.waits import is_elsewhere
+from puffrun.diagnose.waits import ends_with_exception, is_elsewhere
 
 __all__ = [
     "HASTY",
@@ -49,6 +49,7 @@ __all__ = [
     "add_lateness",
     "collect_evidence",
     "conclude_hang",
+    "ends_with_exception",
     "find_crashed_children",
     "find_live_runs",
     "find_stopped",

@@ -10,6 +10,16 @@ from puffrun.outcome import Frame
 
 _OUR_DIR = str(Path(puffrun.__file__).parent) + "/"
 _STDLIB = re.compile(r"/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
+_PUBLIC_CALLS = {  # (file, function) → what people call
+    ("agree.py", "agree"): "agree",
+    ("agree.py", "barrier"): "barrier",
+    ("checkpoint.py", "checkpoint"): "checkpoint",
+    ("guard.py", "guard"): "guard",
+    ("guard.py", "check"): "guard",  # the hook of the optimizer
+    ("once.py", "main_first"): "main_first",
+    ("once.py", "run_once"): "run_once",
+    ("preflight.py", "preflight"): "preflight",
+}
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
 
@@ -22,9 +32,26 @@ def is_library(path: str) -> bool:
     return bool(_PACKAGES.search(path) or _STDLIB.search(path))
 
 
-def is_in_rank_library(path: str) -> bool:
-    """Whether a frame is in puffrun's own in-rank library."""
-    return path.startswith(_OUR_DIR + "rank/")
+def name_public_call(frame: Frame) -> str:
+    """Name the function of the in-rank library that a frame is, "" for any other frame.
+
+    Only what people call themselves and what waits for other ranks: the rest of that package
+    (the recorder, a rank's start) is at work in every rank.
+    """
+    start = _OUR_DIR + "rank/"
+    if not frame.path.startswith(start):
+        return ""
+    name = _PUBLIC_CALLS.get((frame.path.removeprefix(start), frame.function))
+    return f"puffrun.{name}" if name else ""
+
+
+def is_raising(frames: Sequence[Frame]) -> bool:
+    """Whether a stack is that of a rank which ends with an exception: it is being recorded.
+
+    The frames that raised it are gone by then; they are in the rank's error record.
+    """
+    recorder = _OUR_DIR + "rank/recorder.py"
+    return any(f.path == recorder and f.function == "_try_to_record" for f in frames)
 
 
 def split_at_user(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Frame | None]:

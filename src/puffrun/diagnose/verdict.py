@@ -12,7 +12,14 @@ from pathlib import Path
 from puffrun.diagnose.doing import describe_doing
 from puffrun.diagnose.evidence import Fallen, RankEvidence
 from puffrun.diagnose.records import Collective
-from puffrun.diagnose.waits import STOPPED, Position, Wait, find_last_wait, find_position
+from puffrun.diagnose.waits import (
+    STOPPED,
+    Position,
+    Wait,
+    ends_with_exception,
+    find_last_wait,
+    find_position,
+)
 from puffrun.diagnose.wording import conjugate, name_ranks, render_op, render_shapes
 from puffrun.outcome import Hang, Missing, Waiting
 
@@ -40,21 +47,29 @@ def conclude_hang(
     """Say who waits where, who is missing, and what they do instead."""
     known = {each.rank: each for each in evidence}
     ended = {each.rank: each for each in fallen}
-    gone = {rank: each for rank, each in ended.items() if rank not in known}
+    gone = {
+        rank: each
+        for rank, each in ended.items()
+        if rank not in known or ends_with_exception(known[rank])
+    }
     positions = {rank: find_position(each, cwd, world_size) for rank, each in known.items()}
     waits = {rank: p.wait for rank, p in positions.items() if p.wait is not None}
     for rank, each in ended.items():
-        wait = find_last_wait(each, cwd) if each.is_victim and rank not in waits else None
+        if not each.is_victim or (rank in waits and waits[rank].place):
+            continue
+        wait = find_last_wait(each, cwd, world_size, known.get(rank))
         if wait is not None:
             waits[rank] = _like_another(wait, waits.values())
     case = _Case(known, positions, waits, gone, world_size)
-    away = [rank for rank in (*known, *gone) if rank not in waits]
+    away = [rank for rank in {**known, **gone} if rank not in waits]
     culprits, text = _judge(case, sorted(away))
     return Hang(text, _waiting_rows(case), _missing_rows(case, sorted(away)), culprits)
 
 
 def _like_another(wait: Wait, others: Iterable[Wait]) -> Wait:
     """Take a victim's wait for the one that a survivor at the same place is in."""
+    if wait.seq is not None:
+        return wait  # its own record has told
     for other in others:
         if (other.op, other.place) == (wait.op, wait.place):
             return Wait(**{**vars(other), "rank": wait.rank})
@@ -158,7 +173,7 @@ def _is_awaited_in(rank: int, wait: Wait, case: _Case) -> bool:
     if wait.members and rank not in wait.members:
         return False
     evidence = case.evidence.get(rank)
-    if evidence is None or evidence.record is None or wait.seq is None:
+    if rank in case.fallen or evidence is None or evidence.record is None or wait.seq is None:
         return True
     return evidence.record.enqueued.get(wait.group, 0) < wait.seq
 
@@ -213,6 +228,8 @@ def _describe_away(rank: int, case: _Case) -> tuple[str, str]:
     if rank in case.fallen:
         return "", case.fallen[rank].how
     evidence, position = case.evidence[rank], case.positions[rank]
+    if ends_with_exception(evidence):
+        return "", "raises an exception"
     lines = [_describe_absence(evidence, position, case), describe_doing(evidence)]
     if not evidence.threads:
         lines.append(f"where in the program is not known: {'; '.join(evidence.notes)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puffrun.diagnose.evidence import Fallen, RankEvidence
-from puffrun.diagnose.places import is_in_rank_library, render_place, split_at_user
+from puffrun.diagnose.places import is_raising, name_public_call, render_place, split_at_user
 from puffrun.diagnose.records import Collective
 from puffrun.diagnose.stacks import ThreadStack, find_main
 from puffrun.outcome import Frame
@@ -48,6 +48,8 @@ class Position:
 
 def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Position:
     """Conclude where a rank is from its evidence alone."""
+    if ends_with_exception(evidence):
+        return Position(evidence.rank, "")
     thread = _pick_thread(evidence.threads)
     called, user = split_at_user(thread.frames) if thread else ((), None)
     place = render_place(user, cwd)
@@ -64,6 +66,12 @@ def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Positio
         everybody = tuple(range(world_size))
         return Position(evidence.rank, place, wait=Wait(evidence.rank, named, place, everybody))
     return Position(evidence.rank, place)
+
+
+def ends_with_exception(evidence: RankEvidence) -> bool:
+    """Whether a rank was seen while its last exception was recorded: its place is gone."""
+    main = find_main(evidence.threads)
+    return main is not None and is_raising(main.frames)
 
 
 def is_elsewhere(evidence: RankEvidence) -> bool:
@@ -83,11 +91,21 @@ def _is_waiting(called: Sequence[Frame], user: Frame | None, backend: str) -> bo
     return backend == "nccl" or bool(_WAIT_CALL.search(user.code))
 
 
-def find_last_wait(fallen: Fallen, cwd: Path) -> Wait | None:
-    """Find the collective in which a victim's exception was raised."""
+def find_last_wait(
+    fallen: Fallen, cwd: Path, world_size: int, evidence: RankEvidence | None = None
+) -> Wait | None:
+    """Find the collective in which a victim's exception was raised.
+
+    `evidence` is what was seen of the rank while it fell: its record knows the number.
+    """
     called, user = split_at_user(tuple(reversed(fallen.frames)))
-    named = _name_operation(called)
-    return Wait(fallen.rank, named, render_place(user, cwd)) if named else None
+    named, place = _name_operation(called), render_place(user, cwd)
+    if not named:
+        return None
+    open_one = evidence.record.find_oldest_open() if evidence and evidence.record else None
+    if evidence is None or open_one is None or named.startswith("puffrun."):
+        return Wait(fallen.rank, named, place)
+    return _wait_in(open_one, evidence, place, world_size)
 
 
 def _pick_thread(threads: tuple[ThreadStack, ...]) -> ThreadStack | None:
@@ -107,8 +125,9 @@ def _is_below(called: Sequence[Frame], pattern: re.Pattern[str]) -> bool:
 def _name_operation(called: Sequence[Frame]) -> str:
     """Name what user code called: the outermost function of torch.distributed or of puffrun."""
     for frame in reversed(called):
-        if is_in_rank_library(frame.path):
-            return f"puffrun.{frame.function.lstrip('_')}"
+        ours = name_public_call(frame)
+        if ours:
+            return ours
         if _DISTRIBUTED.search(frame.path) and frame.function not in _WRAPPERS:
             return frame.function
     return ""

@@ -14,6 +14,7 @@ _PLURAL = {
     "sleeps": "sleep",
     "holds": "hold",
     "computes": "compute",
+    "raises": "raise",
     "reads": "read",
     "writes": "write",
 }

@@ -1,7 +1,7 @@
 """Watching one attempt: turns what happens into observations, and the actions into effects."""
 
-import json
 import os
+import select
 import selectors
 import signal
 import time
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from puffrun import diagnose
+from puffrun.launch.errors import read_error, read_errors
 from puffrun.launch.events import EventLog
 from puffrun.launch.hang import find_hang
 from puffrun.launch.keyboard import start_keyboard
@@ -18,7 +19,7 @@ from puffrun.launch.sampler import Sampler
 from puffrun.launch.session import Session
 from puffrun.launch.signals import SignalInbox
 from puffrun.launch.streams import STDIN, STDOUT, copy_window_size
-from puffrun.outcome import ErrorRecord, Frame
+from puffrun.outcome import ErrorRecord
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat, find_stat, send_signal
 from puffrun.rundir import RunDir
@@ -46,6 +47,7 @@ from puffrun.watch import (
 HASTY_REASONS = ("Signalled", "RankExited", "RankRaised")  # the ranks fall apart, or a user waits
 GUARDIAN_PATIENCE_S = 8.0  # beyond the grace period, for a guardian to say that all has ended
 EXPLAIN_AFTER_S = 1.0  # an ending that takes longer is worth a line
+RECORDING_S = 1.0  # at most, for a rank to finish the record of its exception
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
 
 
@@ -65,6 +67,7 @@ class Attempt:
     state: WatchState = field(init=False)
     ended: GuardedExit | None = None
     evidence: tuple[diagnose.RankEvidence, ...] = ()
+    stopped_at: int | None = None  # time.time_ns() when the kill began
     _leaders: dict[int, ProcStat] = field(default_factory=dict)
     _seen_errors: set[int] = field(default_factory=set)
     _crash: str | None = None
@@ -162,6 +165,7 @@ class Attempt:
             case Stop():
                 self.events.write("stop", grace_s=self.plan.grace_s)
                 self._name_leaders()
+                self.stopped_at = time.time_ns()
                 self.session.guarded.stop(self.plan.grace_s)
                 self._give_up_s = time.monotonic() + self.plan.grace_s + GUARDIAN_PATIENCE_S
                 self._explain_at_s = time.monotonic() + EXPLAIN_AFTER_S
@@ -189,9 +193,20 @@ class Attempt:
         asked = {r: pid for r, pid in self._living_pids().items() if views[r].error is None}
         patience = diagnose.HASTY if why in HASTY_REASONS else diagnose.PATIENT
         self.evidence = diagnose.collect_evidence(self.run_dir, asked, patience)
+        self._await_errors()
         states = {each.rank: each.native.state for each in self.evidence}
         hang = find_hang(self.state, self.evidence, self.plan)
         self.events.write("evidence", why=why, states=states, hang=hang and asdict(hang))
+
+    def _await_errors(self) -> None:
+        """Give a rank that was seen recording its exception the time to finish that."""
+        raising = {e.rank for e in self.evidence if diagnose.ends_with_exception(e)}
+        deadline = time.monotonic() + RECORDING_S
+        while not raising <= set(read_errors(self.run_dir, self.state)):
+            left_s = max(0.0, deadline - time.monotonic())
+            if not select.select([self.wake_fd], [], [], left_s)[0]:
+                return
+            self._read_wake()
 
     def _living_pids(self) -> dict[int, int]:
         return {rank: self.state.ranks[rank].pid for rank in self.state.running}
@@ -313,16 +328,6 @@ class Attempt:
         for record in sorted(found, key=lambda each: each.at):
             self._seen_errors.add(record.rank)
             self.observe(RankRaised(record))
-
-
-def read_error(run_dir: RunDir, rank: int) -> ErrorRecord | None:
-    """Read the exception that a rank recorded, if it did."""
-    try:
-        document = json.loads(run_dir.error_path(rank).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    frames = tuple(Frame(**frame) for frame in document.pop("frames"))
-    return ErrorRecord(**document, frames=frames)
 
 
 def _as_fields(observation: Observation) -> dict[str, Any]:

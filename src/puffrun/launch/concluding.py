@@ -8,13 +8,14 @@ from typing import Any
 
 from puffrun import diagnose
 from puffrun.heartbeat import read_heartbeat
-from puffrun.launch.attempt import Attempt, read_error
+from puffrun.launch.attempt import Attempt
+from puffrun.launch.errors import read_errors
 from puffrun.launch.hang import find_hang
 from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankResult, RankState
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat
 from puffrun.rundir import RunDir, find_full_disk, read_checkpoint
-from puffrun.watch import RankView, Verdict, conclude
+from puffrun.watch import RankView, Verdict, add_late_victims, conclude
 
 CHECKPOINT_LINE = re.compile(r"^checkpoint (\S+)$", re.MULTILINE)
 CHECKPOINT_SEARCH_LINES = 1000
@@ -46,10 +47,10 @@ class Conclusion:
 
     def of_attempt(self, attempt: Attempt) -> Outcome:
         """Make the outcome of an attempt that has ended."""
+        errors = read_errors(self.run_dir, attempt.state)
         verdict = conclude(attempt.state)
-        errors = {rank: read_error(self.run_dir, rank) for rank in attempt.state.ranks}
-        late_errors = {rank: error for rank, error in errors.items() if error is not None}
-        hang = find_hang(attempt.state, attempt.evidence, self.plan, late_errors)
+        verdict = add_late_victims(verdict, attempt.state, errors, attempt.stopped_at)
+        hang = find_hang(attempt.state, attempt.evidence, self.plan, errors)
         views = attempt.state.ranks
         ended = attempt.ended or GuardedExit(None)
         rank_pids = {view.pid: rank for rank, view in views.items()}

@@ -23,7 +23,7 @@ from puffrun.watch.values import (
     Tick,
     TreeEnded,
 )
-from puffrun.watch.verdict import Verdict, conclude
+from puffrun.watch.verdict import Verdict, add_late_victims, conclude
 
 __all__ = [
     "Action",
@@ -49,6 +49,7 @@ __all__ = [
     "TreeEnded",
     "Verdict",
     "WatchState",
+    "add_late_victims",
     "conclude",
     "decide_restart",
     "looks_like_victim",

@@ -6,9 +6,10 @@ watchdog itself concluded; and only then the victims, whose error merely says th
 went away.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from puffrun.outcome import Cause, OutcomeKind
+from puffrun.outcome import Cause, ErrorRecord, OutcomeKind
 from puffrun.watch.blame import (
     blame_key,
     describe_failure,
@@ -50,6 +51,27 @@ def conclude(state: WatchState) -> Verdict:
         or _blame_timeout(state)
         or Verdict("launch-failed", 73, UNKNOWN)
     )
+
+
+def add_late_victims(
+    verdict: Verdict, state: WatchState, errors: Mapping[int, ErrorRecord], stopped_at: int | None
+) -> Verdict:
+    """Add the victims whose error was read too late, though they raised it before our kill.
+
+    Ranks fall within milliseconds of the first one, while the evidence is taken. What was raised
+    after `stopped_at` (`time.time_ns()`) may be our own doing.
+    """
+    if verdict.cause is None or stopped_at is None:
+        return verdict
+    late = {
+        rank
+        for rank, view in state.ranks.items()
+        if rank in errors
+        and errors[rank].at <= stopped_at
+        and looks_like_victim(replace(view, error=errors[rank]))
+    }
+    victims = sorted({*verdict.victims, *late} - {verdict.cause.rank})
+    return replace(verdict, victims=tuple(victims))
 
 
 def _others(failed: list[RankView], culprit: RankView) -> tuple[int, ...]:
