@@ -122,6 +122,20 @@ def test_shapes_differed_in_a_collective_that_the_others_have_left_behind():
     )
 
 
+def test_a_rank_that_still_waits_in_the_right_call_stands_with_those_who_have_left_it():
+    root = rank(0, collective(2, "gather", done=False), frames=IN_STEP)
+    odd = rank(1, collective(2, "scatter", done=False), frames=IN_STEP)
+    ahead = [
+        rank(n, collective(2, "gather"), collective(3, "barrier", done=False), frames=IN_STEP)
+        for n in (2, 3)
+    ]
+    hang = conclude(root, odd, *ahead)
+    assert hang.culprits == (1,)
+    assert hang.text == (
+        "the ranks disagree: #2 is scatter on rank 1, but it was gather on ranks 0, 2, 3"
+    )
+
+
 def test_shapes_may_differ_where_each_rank_has_its_own():
     root = waiting(0, op="scatter", shape=(4, 4))
     hang = conclude(root, *(waiting(n, op="scatter", shape=()) for n in (1, 2, 3)))

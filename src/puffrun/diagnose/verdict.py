@@ -117,16 +117,40 @@ def _find_past_difference(case: _Case) -> tuple[tuple[int, ...], str] | None:
     gloo lets a rank that expects less than it gets, or gets less than it expects, go on or hang.
     """
     for wait in case.waits.values():
-        peers = [r for r, w in case.waits.items() if (w.group, w.seq) == (wait.group, wait.seq)]
-        found = {r: _find_same(e, wait) for r, e in case.evidence.items() if r not in peers}
-        unlike = {r: c for r, c in found.items() if c and _call(c) != _call(wait)}
-        if unlike:
-            ahead, (other, *_) = sorted(unlike), unlike.values()
-            culprits = min(peers, ahead, key=len) if len(peers) != len(ahead) else ()
-            here, there = f"on {name_ranks(sorted(peers))}", f"on {name_ranks(ahead)}"
-            what = f"#{wait.seq} is {_call(wait)} {here}, but it was {_call(other)} {there}"
-            return tuple(sorted(culprits)), f"the ranks disagree: {what}"
+        calls = _find_calls(case, wait)
+        here = calls.pop(_call(wait), [])
+        if any(not _is_in(rank, wait, case) for ranks in calls.values() for rank in ranks):
+            there = " and ".join(f"{call} on {name_ranks(ranks)}" for call, ranks in calls.items())
+            what = f"#{wait.seq} is {_call(wait)} on {name_ranks(here)}, but it was {there}"
+            return _find_fewest([here, *calls.values()]), f"the ranks disagree: {what}"
     return None
+
+
+def _find_calls(case: _Case, wait: Wait) -> dict[str, list[int]]:
+    """Find what each rank called at the place of a wait in its group's sequence."""
+    calls: dict[str, list[int]] = {}
+    for rank in sorted({**case.evidence, **case.waits}):
+        evidence = case.evidence.get(rank)
+        found = _find_same(evidence, wait) if evidence else None
+        same = case.waits[rank] if _is_in(rank, wait, case) else found
+        if same is not None:
+            calls.setdefault(_call(same), []).append(rank)
+    return calls
+
+
+def _is_in(rank: int, wait: Wait, case: _Case) -> bool:
+    """Whether a rank waits at the same place of the same group's sequence."""
+    own = case.waits.get(rank)
+    return own is not None and (own.group, own.seq) == (wait.group, wait.seq)
+
+
+def _find_fewest(parties: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Find the ranks outside the largest party, nobody where two are the largest."""
+    most = max(map(len, parties))
+    largest, *others = [party for party in parties if len(party) == most]
+    if others:
+        return ()
+    return tuple(sorted(rank for party in parties if party is not largest for rank in party))
 
 
 def _call(what: Wait | Collective) -> str:
@@ -144,10 +168,7 @@ def _find_same(evidence: RankEvidence, wait: Wait) -> Collective | None:
 def _judge_mismatch(
     case: _Case, variants: Mapping[Variant, list[int]]
 ) -> tuple[tuple[int, ...], str]:
-    most = max(len(ranks) for ranks in variants.values())
-    largest = [ranks for ranks in variants.values() if len(ranks) == most]
-    odd = sorted(r for ranks in variants.values() for r in ranks if ranks is not largest[0])
-    culprits = tuple(odd) if len(largest) == 1 else ()
+    culprits = _find_fewest(list(variants.values()))
     return culprits, f"the ranks disagree: {_describe_difference(case, variants)}"
 
 
