@@ -91,6 +91,7 @@ VERDICT = Hang(
         ),
     ),
 )
+TOLD = dataclasses.replace(VERDICT, culprits=(1,))
 
 
 def rank_results(count=4, cause=None, others="killed", **end):
@@ -253,6 +254,10 @@ CASES = {
         others="victim",
     ),
     "timeout": make("timeout", 124, Cause("timeout", "")),
+    "timeout-with-a-verdict": make("timeout", 124, Cause("timeout", ""), hang=TOLD),
+    "timeout-of-a-run-that-goes-on": make(
+        "timeout", 124, Cause("timeout", ""), hang=Hang("all ranks are in it", (WAITING,))
+    ),
     "ctrl-c": make("stopped", 130, Cause("stop", "", signal=2)),
     "sigterm": make("stopped", 143, Cause("stop", "stopped while building"), ranks=()),
     "artifact-failed": make(

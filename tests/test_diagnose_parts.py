@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import wait_for
 
 from puffrun.diagnose import (
     Lateness,
@@ -28,9 +29,12 @@ from puffrun.diagnose import (
 from puffrun.diagnose.asking import NoAnswerError, ask
 from puffrun.diagnose.collect import find_py_spy
 from puffrun.diagnose.doing import describe_doing
+from puffrun.diagnose.kernel import read_native_state
 from puffrun.diagnose.places import render_place, split_at_user
 from puffrun.diagnose.records import Collective, FlightRecord, Journal, parse_counters, read_journal
+from puffrun.diagnose.wording import name_ranks
 from puffrun.outcome import Frame
+from puffrun.process import read_stats
 from puffrun.rundir import RunDir
 
 RECORD = json.dumps(
@@ -292,3 +296,34 @@ def test_a_rank_without_torch_is_read_from_outside(tmp_path):
         Frame(str(program), 4, "rest", "time.sleep(600)"),
     )
     assert "=== py-spy" in run_dir.stack_path(0).read_text()
+
+
+def test_a_rank_that_opens_a_fifo_waits_for_its_other_end(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    process = subprocess.Popen([sys.executable, "-c", f"open({str(fifo)!r})"])
+    try:
+        wait_for(lambda: "partner" in read_native(process.pid).wait, "the open of the FIFO")
+        evidence = RankEvidence(0, process.pid, read_native(process.pid))
+        assert describe_doing(evidence) == "waits for the other end of a pipe"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read_native(pid):
+    return read_native_state(pid, read_stats())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ((5,), "rank 5"),
+        ((0, 2), "ranks 0, 2"),
+        ((1, 2), "ranks 1, 2"),
+        ((0, 3, 4, 5, 6, 7), "ranks 0, 3-7"),
+        (tuple(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14, …"),
+    ],
+)
+def test_ranks_are_named_in_spans(ranks, text):
+    assert name_ranks(ranks) == text

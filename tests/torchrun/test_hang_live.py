@@ -119,3 +119,22 @@ def test_ranks_that_fall_with_a_killed_one_are_its_victims(tmp_path: Path) -> No
         assert sorted(rank for row in rows for rank in row["ranks"]) == [0, 2, 3], rows
         assert all(row["op"].startswith("all_reduce #20") for row in rows), rows
         assert {row["at"] for row in rows} == {"peer_dies.py:11 in step"}
+
+
+def test_ps_prints_valid_json_whatever_the_metrics_are(tmp_path: Path) -> None:
+    text = "import puffrun, time\npuffrun.progress(3, loss=float('nan'), top=-float('inf'), lr=1)\n"
+    program = tmp_path / "program.py"
+    program.write_text(text + "print('up', flush=True)\ntime.sleep(600)\n")
+    with puffrun("--cpus", "1", "--grace", "1", program, cwd=tmp_path) as run:
+        pid = run.rank_pid(0)  # it has started, so it has a log
+        wait_for(lambda: "up" in run.log(0), "the first line")
+        lines = ask("ps", "--json", cwd=tmp_path).stdout.splitlines()
+        runs = [json.loads(line, parse_constant=refuse) for line in lines]
+        (ours,) = [each for each in runs if each["run_dir"] == str(run.dir)]
+        assert ours["metrics"] == {"loss": None, "top": None, "lr": 1.0}
+        os.kill(pid, signal.SIGKILL)
+        run.wait()
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"no JSON: {constant}")

@@ -1,7 +1,9 @@
 """`puffrun ps`: the live runs of this machine."""
 
 import json
+import math
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +23,8 @@ def ps(
     caller: Caller = ctx.obj
     runs = find_live_runs()
     if as_json:
-        return write_stdout("".join(json.dumps(_as_json(run)) + "\n" for run in runs))
+        lines = [json.dumps(_as_json(run), allow_nan=False) + "\n" for run in runs]
+        return write_stdout("".join(lines))
     return write_stdout("\n".join(render_runs(runs, time.time_ns(), caller.cwd)) + "\n")
 
 
@@ -39,5 +42,13 @@ def _as_json(run: LiveRun) -> dict[str, Any]:
         "last_output_at": run.last_output_at,
         "step": beat.step if beat else None,
         "progress_at": beat.at if beat else None,
-        "metrics": dict(beat.metrics) if beat else {},
+        "metrics": _finite(beat.metrics) if beat else {},
+    }
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Replace what JSON has no number for (NaN, infinity) by null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
     }

@@ -126,7 +126,7 @@ def _fit_headline(outcome: Outcome, facts: RunFacts, width: int) -> tuple[list[s
 def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
     """Make the card's paragraphs in the order in which they are read."""
     room = width - len(_INDENT)
-    is_hang = bool(outcome.hang and outcome.cause and outcome.cause.kind in _HANG_KINDS)
+    is_hang = _is_hang(outcome)
     table = evidence.render_hang_table(outcome, room) if is_hang else []
     others = [] if is_hang else evidence.render_others(outcome, room)
     cleaned = evidence.render_cleaned(outcome.cleaned, room)
@@ -140,6 +140,14 @@ def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
         Block((*others, *cleaned), least=2),
         Block(tuple(footer), least=len(footer), is_glued=bool(others or cleaned)),
     ]
+
+
+def _is_hang(outcome: Outcome) -> bool:
+    """Whether who waits for whom is the story: also at a time limit, where somebody is missing."""
+    if outcome.hang is None or outcome.cause is None:
+        return False
+    is_held_up = outcome.cause.kind == "timeout" and bool(outcome.hang.culprits)
+    return outcome.cause.kind in _HANG_KINDS or is_held_up
 
 
 def _make_frames_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:

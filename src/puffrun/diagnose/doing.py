@@ -32,6 +32,7 @@ _BY_WAIT = (
     ("futex", "waits for a lock"),
     ("do_wait", "waits for a child process"),
     ("do_exit", "is exiting"),
+    ("wait_for_partner", "waits for the other end of a pipe"),  # open() of a FIFO
     ("pipe_read", "waits for a pipe"),
     ("pipe_write", "waits for the reader of a pipe"),
     ("unix_stream", "waits for a socket"),

@@ -38,9 +38,19 @@ def render_shapes(shapes: Sequence[Sequence[int]]) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks: `rank 5`, `ranks 0, 2`."""
-    shown = ", ".join(map(str, ranks[:MAX_NAMED])) + (", …" if len(ranks) > MAX_NAMED else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+    """Name ranks: `rank 5`, `ranks 0, 2`, `ranks 0, 3-7`."""
+    ordered = sorted(set(ranks))
+    starts = [at for at in ordered if at - 1 not in ordered]
+    ends = [at for at in ordered if at + 1 not in ordered]
+    spans = [_name_span(*span) for span in zip(starts, ends, strict=True)]
+    shown = ", ".join(spans[:MAX_NAMED]) + (", …" if len(spans) > MAX_NAMED else "")
+    return f"rank {shown}" if len(ordered) == 1 else f"ranks {shown}"
+
+
+def _name_span(start: int, end: int) -> str:
+    if end - start > 1:
+        return f"{start}-{end}"
+    return str(start) if start == end else f"{start}, {end}"
 
 
 def conjugate(line: str, ranks: Sequence[int]) -> str:
