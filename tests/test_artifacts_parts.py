@@ -184,7 +184,7 @@ def test_an_error_far_above_the_end_is_shown_too():
     ],
 )
 def test_hints(returncode: int, lines: tuple, words: str):
-    assert words in suggest_fix("thing", returncode, lines, "8")
+    assert words in suggest_fix("puffrun build-artifacts thing", returncode, lines, "8")
 
 
 def test_commands_are_shown_as_typed():

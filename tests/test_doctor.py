@@ -117,6 +117,9 @@ PLANTED = [
     (replace(CLEAN, project=Project(artifacts=(
         stale(abi_reasons=("torch changed: 2.12 → 2.13",)),))), "artifacts",
      "built for another environment: torch changed", "puffrun build-artifacts c"),
+    (replace(CLEAN, project=Project(artifacts=(stale(abi_reasons=("torch changed",)),),
+                                    build_command="puffrun build-artifacts -c x.toml")),
+     "artifacts", "built for another environment", "puffrun build-artifacts -c x.toml c"),
     (replace(CLEAN, project=Project(artifacts_problem="input `a.c` does not exist")), "artifacts",
      "`a.c` does not exist", "--explain"),
     (replace(CLEAN, project=Project(extensions=(ForeignExtension("_C.cpython-310-x.so", ".so"),))),

@@ -127,6 +127,12 @@ def test_places_of_findings():
     assert "::unknown type name%0Ahint: " in line
 
 
+def test_hints_name_the_config_that_was_asked_for():
+    rules = replace(RULES, build_command="puffrun build-artifacts -c x.toml")
+    built = judge_run(RED[4][1], Evidence(), rules, "d")
+    assert "puffrun build-artifacts -c x.toml visualize" in str(built.findings[0][1].hint)
+
+
 def test_annotations_cannot_be_forged():
     text = "100%\n::error::forged\r\x1b[31m"
     line = render_annotation("a: b, c", text, ("x,y:z.py", 3), None)

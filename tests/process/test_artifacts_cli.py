@@ -3,13 +3,16 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from artifact_project import build, shell, started, write_toml
-from harness import wait_for
+from harness import clean_environ, wait_for
 
 from puffrun.artifacts.lock import BuildLock
 from puffrun.artifacts.store import Store
@@ -205,3 +208,58 @@ def test_looking_at_a_fresh_artifact_imports_neither_filelock_nor_torch(root: Pa
     imported = {line.rsplit("|", 1)[-1].strip() for line in run.stderr.splitlines()}
     assert "puffrun.artifacts" in imported
     assert not {"filelock", "torch", "rich"} & imported
+
+
+def shell_out(root: Path, command: str) -> "subprocess.CompletedProcess[str]":
+    """Type a command line of puffrun."""
+    name, *words = shlex.split(command)
+    assert name == "puffrun"
+    return subprocess.run(
+        [sys.executable, "-m", "puffrun", *words],
+        check=False,
+        cwd=root,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "puffrun build-artifacts -c 'odd name.toml'",
+        "puffrun train -c 'odd name.toml' --cpus 1 train.py",
+        "puffrun smoke -c 'odd name.toml' --cpus 1 train.py",
+    ],
+)
+def test_what_a_failure_says_to_type_names_the_config(tmp_path: Path, command: str):
+    write_toml(tmp_path, shell("thing", "exit 3"))
+    (tmp_path / "puffrun.toml").rename(tmp_path / "odd name.toml")
+    (tmp_path / "train.py").write_text("")
+    failed = shell_out(tmp_path, command)
+    said = re.search(r"hint:.*`(puffrun build-artifacts[^`]*)`", failed.stderr)
+    assert said is not None, failed.stderr
+    again = shell_out(tmp_path, said[1])
+    assert again.returncode == 71, again.stderr
+    assert "artifact `thing` could not be built" in again.stderr
+
+
+def test_a_report_says_to_type_what_names_the_config(tmp_path: Path):
+    write_toml(tmp_path, shell("thing", "exit 3"))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "puffrun.toml").rename(tmp_path / "sub" / "own.toml")
+    (tmp_path / "train.py").write_text("")
+    shell_out(tmp_path, "puffrun train -c sub/own.toml --cpus 1 train.py")
+    shown = shell_out(tmp_path, "puffrun report -c sub/own.toml")
+    assert "again: puffrun build-artifacts -c sub/own.toml thing" in shown.stdout
+
+
+def test_the_card_of_a_config_elsewhere_finds_its_report(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.toml").write_text("")
+    (tmp_path / "train.py").write_text("raise SystemExit(7)")
+    ended = shell_out(tmp_path, "puffrun train -c sub/own.toml --cpus 1 train.py")
+    said = re.search(r"report `(puffrun report[^`]*)`", ended.stderr)
+    assert said is not None, ended.stderr
+    assert "rank 0 exited 7" in shell_out(tmp_path, said[1]).stdout

@@ -225,7 +225,8 @@ def _fail_command(attempt: Attempt, what: str, end: AttemptEnd) -> BuildFailedEr
     cmd = attempt.seen.spec.cmd
     jobs = attempt.request.build_env.get("MAX_JOBS", "")
     lines = read_log_lines(attempt.log_path)
-    hint = _HINTS.get(end.why) or suggest_fix(attempt.seen.spec.name, end.returncode, lines, jobs)
+    again = f"{attempt.request.site.build_command} {attempt.seen.spec.name}"
+    hint = _HINTS.get(end.why) or suggest_fix(again, end.returncode, lines, jobs)
     summary, detail = f"{Path(cmd[0]).name} {what}", f"`{render_command(cmd)}` {what}"
     # a lost guardian says nothing about the build: others may try
     return _fail(attempt, summary, detail, hint=hint, lines=lines, is_shared=end.why != "lost")

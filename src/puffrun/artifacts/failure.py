@@ -103,9 +103,11 @@ def describe_exit(returncode: int) -> str:
         return f"was killed by signal {-returncode}"
 
 
-def suggest_fix(name: str, returncode: int | None, lines: Sequence[str], jobs: str) -> str:
-    """Suggest what to type after a failure; `jobs` is the MAX_JOBS that the build had."""
-    again = f"puffrun build-artifacts {name}"
+def suggest_fix(again: str, returncode: int | None, lines: Sequence[str], jobs: str) -> str:
+    """Suggest what to type after a failure.
+
+    `again` is the command line that builds it again, `jobs` the MAX_JOBS that the build had.
+    """
     if returncode in SIGKILL_CODES or any(KILLED.search(line) for line in lines):
         fewer = max(1, int(jobs) // 2) if jobs.isdecimal() else 1
         return f"it may have run out of memory; fewer jobs need less: `MAX_JOBS={fewer} {again}`"

@@ -56,6 +56,7 @@ class Site:
     state_dir: Path
     env: Mapping[str, str]
     destinations: frozenset[str]  # what artifacts write into the tree is nobody's input
+    build_command: str = "puffrun build-artifacts"  # for hints
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Observed:
 def make_site(config: RunConfig, env: Mapping[str, str]) -> Site:
     """Gather what all artifacts have in common."""
     destinations = frozenset(d for spec in config.artifacts for d in list_destinations(spec))
-    return Site(config.root_dir, config.state_dir, env, destinations)
+    return Site(config.root_dir, config.state_dir, env, destinations, config.build_command)
 
 
 def check_artifacts(

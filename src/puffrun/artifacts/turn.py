@@ -174,7 +174,7 @@ class Turn:
         log = f"look at {owner.log_path}, or " if owner else ""
         return LockTimeoutError(
             f"artifact `{self._spec.name}` is being built by {who}{after}",
-            hint=f"{log}wait with `puffrun build-artifacts {self._spec.name}`",
+            hint=f"{log}wait with `{self._request.site.build_command} {self._spec.name}`",
         )
 
     def _build(self, lock_fd: int | None, reasons: tuple[StaleReason, ...]) -> Ready:

@@ -159,6 +159,7 @@ def _run(asked: Asked, caller: Caller, reporter: Reporter) -> int:
         needs_progress=asked.progress_check,
         ran_out_early=screen.ran_out,
         cwd=plan.cwd,
+        build_command=plan.build_command,
     )
     result = judge_run(outcome, evidence, rules, str(plan.run_dir))
     log_tail = outcome.cause.log_tail if outcome.cause else ()

@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def load_config(path: Path | None, cwd: Path) -> RunConfig:
     """
     if path is None:
         return _discover(cwd)
+    return replace(_load_file(path, cwd), given_as=str(path))
+
+
+def _load_file(path: Path, cwd: Path) -> RunConfig:
     packaged_path = _PACKAGED.get(str(path))
     if packaged_path is not None and not (cwd / path).is_file():
         values = _load_toml(packaged_path, cwd)
@@ -47,14 +52,14 @@ def load_config(path: Path | None, cwd: Path) -> RunConfig:
 
 def _discover(cwd: Path) -> RunConfig:
     if os.path.lexists(cwd / "puffrun.toml"):
-        return load_config(Path("puffrun.toml"), cwd)
+        return _load_file(Path("puffrun.toml"), cwd)
     if (cwd / _PYPROJECT).is_file():
         tool = _load_toml(cwd / _PYPROJECT, cwd).get("tool", {})
         if isinstance(tool, dict) and "puffrun" in tool:
-            return load_config(Path(_PYPROJECT), cwd)
+            return _load_file(Path(_PYPROJECT), cwd)
     default_path = Path("configs", "default.toml")
     if os.path.lexists(cwd / default_path):
-        return load_config(default_path, cwd)
+        return _load_file(default_path, cwd)
     return RunConfig(root_dir=cwd, state_dir=cwd / STATE_NAME)
 
 

@@ -1,5 +1,6 @@
 """The values of a config: frozen, with every default in one place."""
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -68,3 +69,14 @@ class RunConfig:
     train: TrainSection = field(default_factory=TrainSection)
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     artifacts: tuple[ArtifactSpec, ...] = ()
+    given_as: str | None = None  # what `-c` said; None: it was found where the user stands
+
+    @property
+    def config_words(self) -> tuple[str, ...]:
+        """What another command needs to find this config too."""
+        return () if self.given_as is None else ("-c", self.given_as)
+
+    @property
+    def build_command(self) -> str:
+        """The command line that builds its artifacts; names may follow."""
+        return shlex.join(["puffrun", "build-artifacts", *self.config_words])

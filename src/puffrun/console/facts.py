@@ -1,5 +1,6 @@
 """What the cards need to know of a plan, whether it is at hand or read from a report."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ class RunFacts:
     stall_timeout_s: float = 0.0
     exit_timeout_s: float = 0.0
     timeout_s: float | None = None
+    build_command: str = "puffrun build-artifacts"
     report_command: str = ""  # how to see this again; empty where that is being done
 
     def path(self, path: str | Path) -> str:
@@ -48,8 +50,15 @@ def facts_of(plan: LaunchPlan, shown_from: Path) -> RunFacts:
         stall_timeout_s=plan.stall_timeout_s,
         exit_timeout_s=plan.exit_timeout_s,
         timeout_s=plan.timeout_s,
-        report_command="puffrun report",
+        build_command=plan.build_command,
+        report_command=_word_report(plan, shown_from),
     )
+
+
+def _word_report(plan: LaunchPlan, shown_from: Path) -> str:
+    """Say how to see the report again; the last run is kept with its config."""
+    is_here = plan.state_dir.parent == shown_from
+    return shlex.join(["puffrun", "report", *(() if is_here else plan.config_words)])
 
 
 def facts_from_json(
@@ -70,6 +79,7 @@ def facts_from_json(
         stall_timeout_s=_number(plan, "stall_timeout_s") or 0.0,
         exit_timeout_s=_number(plan, "exit_timeout_s") or 0.0,
         timeout_s=_number(plan, "timeout_s"),
+        build_command=_text(plan, "build_command") or "puffrun build-artifacts",
     )
 
 

@@ -69,7 +69,7 @@ def _render_places(outcome: Outcome, facts: RunFacts) -> list[str]:
 def _render_commands(outcome: Outcome, facts: RunFacts) -> list[str]:
     failed = [artifact.name for artifact in outcome.artifacts if artifact.state == "failed"]
     if failed:
-        return [f"again: puffrun build-artifacts {shlex.join(failed)}"]
+        return [f"again: {clean_line(facts.build_command)} {shlex.join(failed)}"]
     detail = outcome.cause.detail if outcome.cause else {}
     again = clean_line(str(detail.get("again") or facts.again))
     return [f"again: {again}"] if again else []

@@ -56,7 +56,7 @@ class LaunchScreen:
         """Draw how the run ended."""
         if outcome.kind == "artifact-failed" and outcome.cause:
             # the build's own lines stand above already
-            self._screen.error(outcome.cause.summary, _hint_rebuild(outcome))
+            self._screen.error(outcome.cause.summary, _hint_rebuild(outcome, plan))
             return
         facts = facts_of(plan, self._shown_from)
         if not RunDir(plan.run_dir).report_path.is_file():  # a full disk, `rm -r`
@@ -65,7 +65,7 @@ class LaunchScreen:
         self._screen.say_lines(card)
 
 
-def _hint_rebuild(outcome: Outcome) -> str:
+def _hint_rebuild(outcome: Outcome, plan: LaunchPlan) -> str:
     hint = outcome.cause.detail.get("hint") if outcome.cause else None
     failed = " ".join(result.name for result in outcome.artifacts if result.state == "failed")
-    return str(hint or f"fix the source, then `puffrun build-artifacts {failed}`")
+    return str(hint or f"fix the source, then `{plan.build_command} {failed}`")

@@ -43,6 +43,7 @@ def detect_project(
         artifacts=artifacts,
         artifacts_problem=problem,
         extensions=tuple(find_foreign_extensions(config.root_dir)),
+        build_command=config.build_command,
     )
 
 

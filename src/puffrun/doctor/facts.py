@@ -161,6 +161,7 @@ class Project:
     artifacts: tuple[ArtifactFact, ...] = ()
     artifacts_problem: str | None = None
     extensions: tuple[ForeignExtension, ...] = ()
+    build_command: str = "puffrun build-artifacts"  # with the config that was asked about
 
 
 @dataclass(frozen=True)

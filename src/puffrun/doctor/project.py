@@ -74,12 +74,13 @@ def describe_artifacts(facts: Facts) -> str:
 
 def check_artifacts(facts: Facts) -> list[Finding]:
     """Name artifacts that cannot be built, or were built for another Python or torch."""
+    build = facts.project.build_command
     if facts.project.artifacts_problem:
         return [
             Finding(
                 facts.project.artifacts_problem,
                 "no rank starts before its artifacts are there",
-                "puffrun build-artifacts --explain",
+                f"{build} --explain",
             )
         ]
     found = []
@@ -99,7 +100,7 @@ def check_artifacts(facts: Facts) -> list[Finding]:
                     f"artifact `{name}` was built for another environment: "
                     f"{', '.join(artifact.abi_reasons)}",
                     "what was built does not load here; a read-only store cannot be built again",
-                    f"puffrun build-artifacts {name}",
+                    f"{build} {name}",
                 )
             )
         elif artifact.reasons:
@@ -107,7 +108,7 @@ def check_artifacts(facts: Facts) -> list[Finding]:
                 Finding(
                     f"artifact `{name}` is stale: {', '.join(artifact.reasons[:3])}",
                     "the next run builds it first",
-                    f"puffrun build-artifacts {name}",
+                    f"{build} {name}",
                     "note",
                 )
             )

@@ -65,6 +65,8 @@ def make_plan(config: RunConfig, allocation: Allocation, invocation: Invocation)
         preload=options.preload,
         show_ranks=options.show_ranks,
         again=invocation.again,
+        config_words=config.config_words,
+        build_command=config.build_command,
     )
 
 

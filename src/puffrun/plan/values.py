@@ -45,6 +45,8 @@ class LaunchPlan:
     preload: bool
     show_ranks: tuple[int, ...] | Literal["all"]
     again: str  # the command line that starts the same run again
+    config_words: tuple[str, ...] = ()  # ("-c", FILE) where the config was not just found
+    build_command: str = "puffrun build-artifacts"  # with those words; names may follow
 
     @property
     def world_size(self) -> int:

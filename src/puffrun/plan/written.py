@@ -43,6 +43,7 @@ def plan_as_json(plan: LaunchPlan) -> dict[str, Any]:
         "preload": plan.preload,
         "show_ranks": plan.show_ranks if plan.show_ranks == "all" else list(plan.show_ranks),
         "again": plan.again,
+        "build_command": plan.build_command,
     }
 
 

@@ -23,12 +23,13 @@ class Rules:
     needs_progress: bool = True
     ran_out_early: bool = False  # the time limit came before there was any rank
     cwd: Path = Path()  # of the ranks: what a place such as `train.py:88` is relative to
+    build_command: str = "puffrun build-artifacts"  # with the config that was asked for
 
 
 def judge_run(outcome: Outcome, evidence: Evidence, rules: Rules, run_dir: str) -> SmokeResult:
     """Judge a run: its own end first, then what a run that went through may still have wrong."""
     checks = (
-        _judge_artifacts(outcome, evidence),
+        _judge_artifacts(outcome, evidence, rules),
         _judge_agreement(outcome, rules),
         _judge_ranks(outcome, rules),
         _judge_training(outcome, evidence, rules),
@@ -41,7 +42,7 @@ def judge_run(outcome: Outcome, evidence: Evidence, rules: Rules, run_dir: str) 
     return SmokeResult(code, outcome.duration_s, checks, outcome.run_id, run_dir)
 
 
-def _judge_artifacts(outcome: Outcome, evidence: Evidence) -> Check:
+def _judge_artifacts(outcome: Outcome, evidence: Evidence, rules: Rules) -> Check:
     errors = dict(evidence.build_errors)
     findings = []
     for artifact in outcome.artifacts:
@@ -53,7 +54,7 @@ def _judge_artifacts(outcome: Outcome, evidence: Evidence) -> Check:
                     error.text if error else artifact.reason,
                     error.path if error else None,
                     error.line if error else None,
-                    hint=f"`puffrun build-artifacts {artifact.name}` shows it again",
+                    hint=f"`{rules.build_command} {artifact.name}` shows it again",
                 )
             )
     if outcome.kind == "artifact-failed" and not findings:
@@ -91,7 +92,7 @@ def _judge_ranks(outcome: Outcome, rules: Rules) -> Check:
         finding = Finding(
             f"time limit: {rules.timeout_s:g} s ran out before there was any rank",
             "the artifacts took that long",
-            hint="`puffrun build-artifacts` in a step before it, or a longer `--timeout`",
+            hint=f"`{rules.build_command}` in a step before it, or a longer `--timeout`",
         )
     else:
         finding = _explain(_word_title(outcome, cause), outcome, cause, rules)
