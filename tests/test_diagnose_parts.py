@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from puffrun.diagnose import (
     parse_flight_record,
     parse_py_spy,
     read_crash_frames,
+    read_pulse,
 )
 from puffrun.diagnose.asking import NoAnswerError, ask
 from puffrun.diagnose.collect import find_py_spy
@@ -176,6 +178,49 @@ class TestPulse:
     def test_without_counters_cpu_time_has_to_do(self):
         assert Pulse(None, cpu=50).moved_since(Pulse(None), 1.0)
         assert not Pulse(None, cpu=1).moved_since(Pulse(None), 1.0)
+
+    def test_a_thread_that_waits_for_a_cpu_is_at_work(self):
+        earlier = Pulse(None, wanted_ns={7: 10**9, 8: 0})
+        assert Pulse(None, wanted_ns={7: 16 * 10**8, 8: 0}).moved_since(earlier, 1.0)
+        assert not Pulse(None, wanted_ns={7: 13 * 10**8, 8: 3 * 10**8}).moved_since(earlier, 1.0)
+        assert Pulse(None, is_runnable=True).moved_since(Pulse(None, is_runnable=True), 1.0)
+        assert not Pulse(None, is_runnable=True).moved_since(Pulse(None), 1.0)
+
+    def test_but_not_in_a_collective(self):
+        earlier = Pulse({"0": (6, 5)}, wanted_ns={7: 0}, is_runnable=True)
+        later = Pulse({"0": (6, 5)}, wanted_ns={7: 10**9}, is_runnable=True)
+        assert not later.moved_since(earlier, 1.0)
+        assert later.is_busy_since(earlier, 1.0)
+
+    def test_a_starved_process_is_at_work_though_it_gets_next_to_no_cpu_time(self, tmp_path):
+        spin = "import os\nos.nice({nice})\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+        cpu = min(os.sched_getaffinity(0))
+        programs = [spin.format(nice=nice, cpu=cpu) for nice in (19, 0, 0)]
+        processes = [subprocess.Popen([sys.executable, "-c", text]) for text in programs]
+        pid = processes[0].pid
+
+        def look():
+            return time.monotonic(), read_pulse(RunDir(tmp_path), 0, pid, read_stats())
+
+        try:
+            for process in processes:
+                wait_for(lambda p=process.pid: os.sched_getaffinity(p) == {cpu}, "their one CPU")
+            began, first = look()
+            seconds, pulse = wait_for(
+                lambda: (
+                    (p := look())[1].moved_since(first, p[0] - began)
+                    and p[0] - began > 1.5
+                    and (p[0] - began, replace(p[1], is_runnable=False))
+                ),
+                "a pulse that moved",
+                timeout_s=20.0,
+            )
+            assert pulse.is_busy_since(first, seconds)
+            assert not replace(pulse, wanted_ns={}).is_busy_since(first, seconds)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def evidence_of(rank, times, start=1):

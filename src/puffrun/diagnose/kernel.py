@@ -87,6 +87,22 @@ def read_io_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
 
 
+def read_wanted_ns(pid: int) -> dict[int, int]:
+    """Read for how long each thread of a process has run or waited for a CPU, in nanoseconds.
+
+    On a loaded machine a rank gets little CPU time, but it wants no less of it. {} when the
+    process is gone, not ours, or the kernel does not tell (CONFIG_SCHED_INFO).
+    """
+    wanted = {}
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            run_ns, wait_ns, *_ = (task / "schedstat").read_text().split()
+            wanted[int(task.name)] = int(run_ns) + int(wait_ns)
+    except (OSError, ValueError):
+        return wanted
+    return wanted
+
+
 def read_native_state(pid: int, stats: Mapping[int, ProcStat]) -> NativeState:
     """Read what the main thread of a process does, as far as the kernel tells us."""
     try:

@@ -1,7 +1,8 @@
 """Has any rank moved? Cheap signs at each sample, counters only when those are still.
 
 Progress is output, a heartbeat, a collective counter that moved, or CPU time and file I/O that
-were spent outside a collective. What a rank spends while it waits in one does not count.
+were spent outside a collective, or would have been on a machine with a CPU to spare. What a rank
+spends while it waits in one does not count.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ class StallClock:
     _pulses: dict[int, diagnose.Pulse] = field(default_factory=dict)
     _earlier: dict[int, diagnose.Pulse] = field(default_factory=dict)
     _pulsed_at: float | None = None
+    _pulse_gap_s: float = 0.0
 
     def observe(
         self, rank_pids: Mapping[int, int], stats: Mapping[int, ProcStat], now: float
@@ -47,8 +49,7 @@ class StallClock:
         signs = self._read_signs(rank_pids)
         if self._moved_at is None or signs != self._signs:
             self._signs, self._moved_at = signs, now
-            self._pulsed_at = None  # the pulses of before are of no use any more
-            self._pulses, self._earlier = {}, {}
+            self._forget_pulses()
             return None
         if self._is_pulse_due(now) and self._take_pulses(rank_pids, stats, now):
             self._moved_at = now
@@ -62,13 +63,19 @@ class StallClock:
 
     def restart(self, now: float) -> None:
         """Begin to count anew."""
-        self._moved_at, self._pulsed_at = now, None
+        self._moved_at = now
+        self._forget_pulses()
 
     def shift(self, by_s: float) -> None:
         """Take no notice of the time in which the whole run was paused."""
         if self._moved_at is not None:
             self._moved_at += by_s
+        self._forget_pulses()
+
+    def _forget_pulses(self) -> None:
+        """Compare no pulse with one of before: that would tell nothing of the time since."""
         self._pulsed_at = None
+        self._pulses, self._earlier = {}, {}
 
     def _is_pulse_due(self, now: float) -> bool:
         pause_s = min(max(self.limit_s / PULSES_PER_LIMIT, MIN_PULSE_S), MAX_PULSE_S)
@@ -88,26 +95,34 @@ class StallClock:
         self._pulsed_at = now
         if since is None:
             return False
+        self._pulse_gap_s = now - since
         return any(
-            rank in self._earlier and pulse.moved_since(self._earlier[rank], now - since)
+            rank in self._earlier and pulse.moved_since(self._earlier[rank], self._pulse_gap_s)
             for rank, pulse in self._pulses.items()
         )
 
     def _is_busy_elsewhere(self, rank_pids: Mapping[int, int]) -> bool:
         """Whether a rank with an open collective computes elsewhere: that one is asynchronous.
 
-        Asked once before a stall is declared, because only its stack tells the two apart.
+        Asked once before a stall is declared, because only its stack tells the two apart. Who
+        waits in a collective answers; who works and does not answer is elsewhere.
         """
+        pairs = {
+            rank: (pulse, self._earlier[rank])
+            for rank, pulse in self._pulses.items()
+            if rank in rank_pids and rank in self._earlier and pulse.is_in_collective
+        }
+        busy = {r for r, (p, old) in pairs.items() if p.is_busy_since(old, self._pulse_gap_s)}
         suspects = {
             rank: rank_pids[rank]
-            for rank, pulse in self._pulses.items()
-            if rank in rank_pids
-            and pulse.is_in_collective
-            and rank in self._earlier
-            and pulse.cpu > self._earlier[rank].cpu
+            for rank, (pulse, old) in pairs.items()
+            if rank in busy or pulse.cpu > old.cpu
         }
         evidence = diagnose.collect_evidence(self.run_dir, suspects, diagnose.HASTY)
-        return any(diagnose.is_elsewhere(each) for each in evidence)
+        return any(
+            diagnose.is_elsewhere(each) or (each.rank in busy and not each.threads)
+            for each in evidence
+        )
 
     def _read_signs(self, rank_pids: Mapping[int, int]) -> Signs:
         log_bytes, calls = 0, []
