@@ -1,12 +1,11 @@
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import PROGRAMS, puffrun
+from harness import PROGRAMS, puffrun, wait_for
 
 from puffrun.diagnose.oom import OomWatch, find_oom_victims
 
@@ -39,9 +38,7 @@ def memory_cgroup() -> Iterator[Path]:
         (group / limit).write_text(str(MEMORY_LIMIT))
         yield group
     finally:
-        end = time.monotonic() + 10
-        while (group / "cgroup.procs").read_text() and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_for(lambda: not (group / "cgroup.procs").read_text(), "the cgroup to be empty")
         group.rmdir()
 
 
