@@ -174,9 +174,17 @@ def test_a_dead_child_says_whose_it_was_and_how_it_died() -> None:
     assert killed is not None
     assert "pid 77" in killed.summary
     assert "SIGSEGV" in killed.summary
+    assert killed.signal is None, "that is the child's, in the detail"
     exited_3 = replay((1, DeadChild(1, 77, "env", 3, 5.0))).verdict.cause
     assert exited_3 is not None
     assert "exited 3" in exited_3.summary
+
+
+def test_an_uncaught_keyboard_interrupt_is_a_death_by_sigint() -> None:
+    history = replay((1, raised(1, "KeyboardInterrupt: ")), (2, exited(1, -2)))
+    cause = history.verdict.cause
+    assert cause is not None
+    assert (history.verdict.exit_code, cause.exit_code, cause.signal) == (130, None, 2)
 
 
 @pytest.mark.parametrize("signum", [35, 64])

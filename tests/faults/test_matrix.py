@@ -5,6 +5,7 @@ import pytest
 from faults.matrix import Fault, choose_cases
 from harness import PROGRAMS, Run, is_gone, puffrun, wait_for
 
+from puffrun.outcome import Outcome
 from puffrun.process import find_stat
 from puffrun.report import outcome_from_json
 
@@ -44,12 +45,26 @@ def check_report(fault: Fault, run: Run) -> None:
         assert outcome.cause is not None
         assert outcome.cause.rank == fault.rank, run.stderr
         assert fault.rank not in outcome.victims
+    check_cause(outcome)
     if fault.victims is not None:
         assert outcome.victims == fault.victims
     assert len(outcome.ranks) == fault.ranks
     assert fault.says in run.stderr
     if fault.kind is not None:
         assert len(run.stderr.splitlines()) < 40, "the card fits on a screen"
+
+
+def check_cause(outcome: Outcome) -> None:
+    """The cause tells of a rank what the rank's own entry tells."""
+    cause = outcome.cause
+    if cause is None or cause.rank is None:
+        return
+    rank = outcome.ranks[cause.rank]
+    assert cause.node == rank.node
+    if cause.signal is not None:
+        assert (cause.exit_code, cause.signal) == (None, rank.signal)
+    elif rank.exit_code is not None:
+        assert cause.exit_code == rank.exit_code
 
 
 def check_hidden_child(run: Run) -> None:

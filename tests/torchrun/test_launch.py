@@ -571,7 +571,7 @@ def test_restarts_until_it_works(tmp_path: Path) -> None:
         report = run.report
         assert (report["outcome"], report["exit_code"]) == ("success", 0)
         told = [(each["attempt"], each["exit_code"]) for each in report["attempts"]]
-        assert told == [(0, 1), (1, 9), (2, 0)]
+        assert told == [(1, 1), (2, 9), (3, 0)]
         assert [a["cause"]["rank"] for a in report["attempts"]] == [1, 1, None]
         said = re.findall(r"^attempt (\d)", run.log(0), re.MULTILINE)
         assert said == ["0", "1", "2"], "one log tells all attempts"

@@ -74,8 +74,9 @@ class Conclusion:
         if cause is None:
             return verdict
         if cause.kind == "stall" and cause.rank is None and hang and len(hang.culprits) == 1:
-            cause = replace(cause, rank=hang.culprits[0])
-        if cause.signal is not None and cause.rank is not None:
+            rank = hang.culprits[0]
+            cause = replace(cause, rank=rank, node=rank // self.plan.ranks_per_node)
+        if cause.kind in ("signal", "oom") and cause.rank is not None:
             frames = diagnose.read_crash_frames(self.run_dir.crash_path(cause.rank))
             cause = replace(cause, frames=frames)
         detail: dict[str, Any] = dict(cause.detail)

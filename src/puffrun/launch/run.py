@@ -160,7 +160,7 @@ class Launch:
         for rank in range(self.plan.world_size):
             path = self.run_dir.error_path(rank)
             with suppress(FileNotFoundError):  # kept, under the name of its attempt
-                path.rename(path.with_suffix(f".attempt-{len(self.attempts) - 1}.json"))
+                path.rename(path.with_suffix(f".attempt-{len(self.attempts)}.json"))
         return start_session(self.plan, self.run_dir, attempt=len(self.attempts))
 
     def _with_attempts(self, outcome: Outcome) -> Outcome:
@@ -168,7 +168,7 @@ class Launch:
             return outcome
         told = []
         for result in self.attempts:
-            fields = asdict(result)
+            fields = asdict(result) | {"attempt": result.attempt + 1}  # as it was announced
             cause = fields.pop("cause") or {}
             fields["summary"] = cause.get("summary", result.kind)
             fields["cause"] = {key: cause.get(key) for key in ("kind", "rank", "summary")}

@@ -97,12 +97,14 @@ def signal_name(signum: int) -> str:
 def describe_failure(view: RankView) -> Cause:
     """Describe one rank's own failure."""
     if view.error is not None:
+        signum = _find_own_signal(view)
         return Cause(
             kind="disagreement" if disagrees(view) else "exception",
             summary=f"{view.error.type}: {view.error.message}".rstrip(": "),
             rank=view.rank,
             node=view.node,
-            exit_code=exit_code_of(view),
+            exit_code=exit_code_of(view) if signum is None else None,
+            signal=signum,
             traceback=view.error.traceback,
             frames=view.error.frames,
             log_tail=view.log_tail,
@@ -118,6 +120,13 @@ def describe_failure(view: RankView) -> Cause:
         exit_code=view.returncode,
         log_tail=view.log_tail,
     )
+
+
+def _find_own_signal(view: RankView) -> int | None:
+    """Find the signal that a rank died of by itself, as Python does of a KeyboardInterrupt."""
+    code = view.returncode
+    is_ours = view.exited_after_stop and code in OUR_ENDS
+    return -code if code is not None and code < 0 and not is_ours else None
 
 
 def _describe_error(error: ErrorRecord) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def conclude(state: WatchState) -> Verdict:
     failed = [view for view in state.ranks.values() if view.failed]
     return (
         _blame_suspect(failed)
-        or _blame_disagreement(failed)
+        or _blame_disagreement(state, failed)
         or _blame_signal(state, failed)
         or _blame_early_exit(state, failed)
         or _blame_watchdog(state, failed)
@@ -82,7 +82,7 @@ def _blame_suspect(failed: list[RankView]) -> Verdict | None:
     return _blame_first([view for view in failed if not looks_like_victim(view)], failed)
 
 
-def _blame_disagreement(failed: list[RankView]) -> Verdict | None:
+def _blame_disagreement(state: WatchState, failed: list[RankView]) -> Verdict | None:
     """Blame the rank that the ranks' common text is about; its own record tells most."""
     told = [view for view in failed if disagrees(view) and not misses_a_rank(view)]
     if not told:
@@ -92,7 +92,8 @@ def _blame_disagreement(failed: list[RankView]) -> Verdict | None:
     culprit = next((view for view in told if view.rank == rank), None)
     cause = replace(describe_failure(culprit or first), kind="disagreement", rank=rank)
     if culprit is None:  # nobody's fault alone, or a rank that has said nothing
-        cause = replace(cause, node=None, traceback=None, frames=())
+        node = None if rank is None else _find_node(state, rank)
+        cause = replace(cause, node=node, exit_code=None, signal=None, traceback=None, frames=())
     victims = tuple(sorted(view.rank for view in failed if view.rank != rank))
     return Verdict("disagreed", exit_code_of(culprit or first), cause, victims)
 
@@ -144,9 +145,9 @@ def _blame_watchdog(state: WatchState, failed: list[RankView]) -> Verdict | None
     victims = tuple(view.rank for view in failed)
     match state.stop_reason:
         case DeadChild() as seen:
-            return Verdict("hung", 75, _dead_child(seen), victims)
+            return Verdict("hung", 75, _dead_child(seen, state), victims)
         case Stalled() as seen:
-            return Verdict("hung", 75, _stalled(seen), victims)
+            return Verdict("hung", 75, _stalled(seen, state), victims)
         case AgentLost() as seen:
             cause = Cause("agent-lost", seen.what)
             return Verdict("launch-failed", 73, cause, victims)
@@ -162,7 +163,13 @@ def _blame_timeout(state: WatchState) -> Verdict | None:
     return Verdict("timeout", 124, cause)
 
 
-def _dead_child(seen: DeadChild) -> Cause:
+def _find_node(state: WatchState, rank: int) -> int | None:
+    view = state.ranks.get(rank)
+    return None if view is None else view.node
+
+
+def _dead_child(seen: DeadChild, state: WatchState) -> Cause:
+    """Name the rank; its own end is ours, so the child's stands in the detail."""
     died = f"exited {seen.returncode}"
     if seen.returncode < 0:
         died = f"was killed by {signal_name(-seen.returncode)}"
@@ -171,15 +178,16 @@ def _dead_child(seen: DeadChild) -> Cause:
         f"rank {seen.rank} runs on without its child process {seen.name} (pid {seen.pid}), "
         f"which {died}",
         rank=seen.rank,
-        signal=-seen.returncode if seen.returncode < 0 else None,
+        node=_find_node(state, seen.rank),
         detail={"pid": seen.pid, "name": seen.name, "returncode": seen.returncode},
     )
 
 
-def _stalled(seen: Stalled) -> Cause:
+def _stalled(seen: Stalled, state: WatchState) -> Cause:
     detail = {"stall_s": seen.for_s, "stopped_ranks": list(seen.stopped_ranks)}
     if seen.stopped_ranks:
         rank = seen.stopped_ranks[0]
         summary = f"rank {rank} is stopped (SIGSTOP), and no rank moved for {seen.for_s:.0f} s"
-        return Cause("stall", summary, rank=rank, detail=detail)
+        node = _find_node(state, rank)
+        return Cause("stall", summary, rank=rank, node=node, detail=detail)
     return Cause("stall", f"hang: no rank moved for {seen.for_s:.0f} s", detail=detail)
