@@ -107,6 +107,37 @@ def test_progress_writes_the_ranks_own_page(tmp_path):
     assert (beat.rank, beat.step, beat.calls, beat.metrics) == (2, 8, 3, {"x": 1.0})
 
 
+ODD = """
+from puffrun import progress
+for arguments, kind, text in (
+    ({"step": 1.5}, TypeError, "progress: step has to be a whole number, not 1.5"),
+    ({"step": "e3"}, TypeError, "progress: step has to be a whole number, not 'e3'"),
+    ({"step": 2**70}, ValueError, "progress: step has to fit into 64 bits"),
+    ({"step": 1, "loss": "abc"}, TypeError, "progress: metric `loss` has to be a number"),
+    ({"step": 1, "loss": None}, TypeError, "progress: metric `loss` has to be a number"),
+    ({"step": 1, "loss": 1j}, TypeError, "progress: metric `loss` has to be a number"),
+    ({"step": 1, "loss": 10**400}, TypeError, "progress: metric `loss` has to be a number"),
+):
+    try:
+        progress(**arguments)
+    except kind as error:
+        assert str(error).startswith(text), error
+    else:
+        raise AssertionError(arguments)
+progress(-(2**63))
+progress(True, loss="1.5")
+"""
+
+
+@pytest.mark.parametrize("under_puffrun", [True, False])
+def test_what_is_no_number_is_refused_everywhere_alike(tmp_path, under_puffrun):
+    own = {"PUFFRUN_RUN_DIR": str(tmp_path), "RANK": "0", "PUFFRUN_AGENT_PID": str(os.getpid())}
+    environ = clean_environ(**(own if under_puffrun else {}))
+    subprocess.run([sys.executable, "-c", ODD], env=environ, check=True, timeout=60)
+    beat = read_heartbeat(tmp_path / "ranks" / "rank-0.beat")
+    assert (beat is not None) == under_puffrun
+
+
 def test_a_run_directory_that_is_gone_costs_the_heartbeat_only(tmp_path):
     environ = clean_environ(
         PUFFRUN_RUN_DIR=str(tmp_path / "gone"), RANK="0", PUFFRUN_AGENT_PID=str(os.getpid())

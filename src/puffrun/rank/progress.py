@@ -1,6 +1,7 @@
 """`progress(step, **metrics)`: the heartbeat that the watchdog and `puffrun ps` read."""
 
 import json
+import operator
 import os
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from puffrun.heartbeat import MAX_METRICS_BYTES, HeartbeatPage
 from puffrun.rundir import ENV_RUN_DIR, RunDir
+
+MAX_STEP = 2**63 - 1
 
 
 @dataclass
@@ -29,16 +32,38 @@ def progress(step: int, **metrics: float) -> None:
     Costs microseconds and no system call, so call it at each step. Metrics are plain numbers (a
     tensor on a GPU would have to wait for the GPU); beyond about 900 bytes they are left out.
     Without puffrun it only counts for those who wait at `run_once`.
+
+    Raises:
+        TypeError: `step` is no whole number, or a metric no number; with puffrun or without.
+        ValueError: `step` does not fit into 64 bits.
     """
+    number = _take_step(step)
+    shown = {name: _take_metric(name, value) for name, value in metrics.items()}
     heart = _hearts[0] if _hearts else _make_heart()
     heart.calls += 1
     if heart.page is None:
         return
-    shown = json.dumps({name: float(value) for name, value in metrics.items()}) if metrics else "{}"
-    encoded = shown.encode()
+    encoded = json.dumps(shown).encode() if shown else b"{}"
     if len(encoded) > MAX_METRICS_BYTES:
         encoded = b"{}"
-    heart.page.write(heart.calls, time.time_ns(), step, encoded)
+    heart.page.write(heart.calls, time.time_ns(), number, encoded)
+
+
+def _take_step(step: int) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"progress: step has to be a whole number, not {step!r:.80}") from None
+    if not -MAX_STEP - 1 <= number <= MAX_STEP:
+        raise ValueError("progress: step has to fit into 64 bits")
+    return number
+
+
+def _take_metric(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch has the last
+        raise TypeError(f"progress: metric `{name}` has to be a number: {error}") from None
 
 
 def count_calls() -> int:
