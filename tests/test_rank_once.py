@@ -153,7 +153,15 @@ def test_a_rank_that_dies_in_its_work_is_told():
     assert "run_once `die_in_build`: rank 0 is gone (killed by SIGABRT)" in the_error(answers)
 
 
-@pytest.mark.parametrize("value", [None, True, 1.5, "x", [1, [2]], {"a": {"b": Path("/x")}}])
+MARKED = [
+    {"__path__": "/x"}, {"__path__": Path("/x")}, {"__path__": "/x", "b": 1}, {"__path__": None},
+    {"__dict__": {"__path__": "/x"}}, {"__dict__": 3}, [{"__dict__": {"__dict__": {}}}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 1.5, "x", [1, [2]], {"a": {"b": Path("/x")}}, *MARKED]
+)
 def test_results_travel(value):
     assert decode(encode(value)) == value
 

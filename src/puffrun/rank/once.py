@@ -18,6 +18,7 @@ from puffrun.rank.world import World
 T = TypeVar("T")
 MAX_RESULT_BYTES = 1 << 20
 PATH_KEY = "__path__"
+DICT_KEY = "__dict__"  # marks a dict of the program's own that looks like a marked one
 
 
 def run_once(
@@ -129,11 +130,16 @@ def _encode(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encode(item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _encode(item) for key, item in value.items()}
+        encoded = {key: _encode(item) for key, item in value.items()}
+        return {DICT_KEY: encoded} if _looks_marked(encoded) else encoded
     raise TypeError(
         f"a result of type {type(value).__name__} cannot be sent to the other ranks: "
         "return numbers, text, paths, lists or dicts"
     )
+
+
+def _looks_marked(value: dict[str, Any]) -> bool:
+    return len(value) == 1 and not value.keys().isdisjoint((PATH_KEY, DICT_KEY))
 
 
 def decode(value: Any) -> Any:
@@ -143,5 +149,7 @@ def decode(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {PATH_KEY}:
             return Path(value[PATH_KEY])
+        if _looks_marked(value):
+            value = value[DICT_KEY]
         return {key: decode(item) for key, item in value.items()}
     return value
