@@ -1,7 +1,9 @@
 """Agreement among real processes on a real store: the same text on every rank, never a hang."""
 
+import atexit
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -9,8 +11,9 @@ import time
 import pytest
 from ranks import Answer, ranks, run_python, run_ranks
 
-from puffrun import DisagreementError, agree, barrier
+from puffrun import DisagreementError, agree, barrier, run_once
 from puffrun.rank.meeting import find_meetings
+from puffrun.rank.world import find_world
 
 
 def the_error(answers: list[Answer]) -> str:
@@ -94,7 +97,7 @@ def test_a_missing_rank_is_named_with_its_place_and_a_late_one_hears_the_same():
         run.mail[1].send("go on")
         late = run.receive(1)
         text = the_error([*early, late])
-    assert text.startswith("barrier `save`: rank 1 did not come within 0.5")
+    assert text.startswith("barrier `save`: rank 1 did not come within 0.5 s\n")
     assert "rank 1 is at " in text
     assert "in stay_away" in text
     assert "ranks 0, 2 wait at" in text
@@ -121,6 +124,79 @@ def test_a_limit_that_cannot_be_waited_for_is_refused_on_every_rank_alike():
     assert answers[0].value == expected
     with pytest.raises(ValueError, match="timeout_s has to be seconds"):  # alone too
         barrier("odd", timeout_s=float("inf"))
+
+
+MEET = "from puffrun import barrier; barrier('child', timeout_s=60)"
+
+
+def run_child(program):
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
+
+
+def fork_child(then):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            barrier("child", timeout_s=60)
+            status = 0
+            then()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+
+
+def leave_as_python_does():
+    atexit._run_exitfuncs()
+
+
+def start_children(rank, mail):
+    barrier("start")
+    if rank == 1:
+        run_child(MEET)
+        for then in (lambda: None, leave_as_python_does):
+            fork_child(then)
+    barrier("between")
+    answer = run_once(lambda: run_child(MEET))
+    stayed = rank == 1 and mail.recv() == "go on"
+    barrier("end", timeout_s=1.0)
+    return answer, stayed
+
+
+def test_a_child_of_a_rank_is_alone_and_the_rank_still_answers():
+    with ranks(2, start_children) as run:
+        error = run.receive(0)
+        assert error.error.startswith("barrier `end`: rank 1 did not come within 1 s"), error
+        assert "rank 1 is at" in error.error
+        run.mail[1].send("go on")
+
+
+def test_a_launcher_inside_a_rank_gives_its_ranks_places_of_their_own():
+    mine = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert find_world(mine).size == 2
+    assert find_world(mine).size == 2, "asked again"
+    below = {
+        **mine,
+        "PUFFRUN_RANK_TAKEN": mine["PUFFRUN_RANK_TAKEN"].replace(f"{os.getpid()}", "1"),
+    }
+    assert find_world(dict(below)).is_single
+    for other in ({"MASTER_PORT": "2"}, {"RANK": "1"}, {"TORCHELASTIC_RUN_ID": "nested"}):
+        assert find_world({**below, **other}).size == 2
+
+
+def test_a_group_that_was_there_before_a_fork_is_the_parents():
+    run_python(
+        "import os, torch.distributed as dist\n"
+        "from puffrun.rank.world import SINGLE, find_world\n"
+        "store = dist.HashStore()\n"
+        "dist.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
+        "assert find_world({}) is not SINGLE\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(find_world({}) is not SINGLE)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        "dist.destroy_process_group()\n"
+    )
 
 
 def stop_yourself(rank, mail):

@@ -8,6 +8,7 @@ a name, and that can take seconds.
 
 import atexit
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -98,6 +99,7 @@ class Board:
     def __init__(self, world: World) -> None:
         self.store = connect(world)
         self._rank = world.rank
+        self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[Awaited | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._listen, args=(self.store.clone(),), daemon=True),
@@ -139,7 +141,12 @@ class Board:
         return places
 
     def leave(self) -> None:
-        """Let the threads end; at interpreter shutdown none may be inside torch."""
+        """Let the threads end; at interpreter shutdown none may be inside torch.
+
+        A fork of the rank has none, and would speak on the rank's own connection.
+        """
+        if os.getpid() != self._pid:
+            return
         self._tasks.put(None)
         with contextlib.suppress(RuntimeError):  # the store is gone, and the thread with it
             self.store.queue_push(f"ask/{self._rank}", "bye")

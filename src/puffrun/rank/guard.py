@@ -8,6 +8,7 @@ in, and all ranks see all slots, so that all of them raise.
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from puffrun.errors import DisagreementError
+from puffrun.rank.agree import sharing_errors
 from puffrun.rank.compare import Finding, render, some, tell_values
 from puffrun.rank.describe import find_scope, list_hyperparameters
-from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, find_meetings
+from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, Told, find_meetings
 from puffrun.rank.preflight import Checked, find_checked, preflight
 from puffrun.rank.verdict import RefusedError, group_ranks, name_ranks
 
@@ -76,12 +78,13 @@ def _agree_on_slots(
     meetings: Meetings, optimizer: "Optimizer", checked: Checked, timeout_s: float
 ) -> tuple[Scope, list[Scope]]:
     """Return the ranks that share this rank's plain parameters, and the slots of the world."""
-    shares = _find_shares(optimizer, checked.names, ())
-    plain = [name for share in shares.get((), {}).values() for name, _ in share]
-    mine: dict[str, Any] = {
-        "meshes": [scope for scope in shares if scope],
-        "plain": checked.ranks or sorted(plain) if plain else None,
-    }
+    with sharing_errors(meetings, "guard", timeout_s):
+        shares = _find_shares(optimizer, checked.names, ())
+        plain = [name for share in shares.get((), {}).values() for name, _ in share]
+        mine: dict[str, Any] = {
+            "meshes": [scope for scope in shares if scope],
+            "plain": checked.ranks or sorted(plain) if plain else None,
+        }
     result = meetings.meet("guard", value=mine, decide=decide_slots, timeout_s=timeout_s)
     own = result["plain"].get(str(meetings.world.rank), [])
     return tuple(own), [tuple(slot) for slot in result["slots"]]
@@ -152,15 +155,16 @@ class Guard:
         self.step += 1
         self._look(optimizer)
         vector = torch.tensor(self._numbers(optimizer), dtype=torch.int64)
+        started_s = time.monotonic()
         try:
             dist.all_reduce(vector, dist.ReduceOp.MAX, group=self._find_group())
         except RuntimeError as error:  # a rank did not come, or is gone
-            self._explain(error)
+            self._explain(error, time.monotonic() - started_s)
             raise
         highs = vector.tolist()
         pairs = zip(highs[::2], highs[1::2], strict=True)
         if any(high not in (~low, NOTHING) for high, low in pairs):
-            self._explain(None)
+            self._explain(None, 0.0)
 
     def _find_group(self) -> "ProcessGroup":
         group = self._group()
@@ -188,7 +192,7 @@ class Guard:
             hashes.append(NOTHING if share is None else _hash_share(share, hyper))
         return [n for h in hashes for n in ((h, NOTHING) if h == NOTHING else (h, ~h))]
 
-    def _explain(self, error: RuntimeError | None) -> None:
+    def _explain(self, error: RuntimeError | None, waited_s: float) -> None:
         """Meet the other ranks to find out what differs.
 
         Raises:
@@ -200,8 +204,11 @@ class Guard:
             "groups": [list_hyperparameters(group) for group in self.optimizer.param_groups],
         }
         limit_s = EXPLAIN_S if error else self.timeout_s
+        told = Told(f"guard, at step {self.step}", round(waited_s, 1)) if error else None
         try:
-            self.meetings.meet("guard", value=mine, decide=decide_step, timeout_s=limit_s)
+            self.meetings.meet(
+                "guard", value=mine, decide=decide_step, timeout_s=limit_s, told=told
+            )
         except DisagreementError as disagreement:
             raise disagreement from error
 

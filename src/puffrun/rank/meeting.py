@@ -16,7 +16,6 @@ Meeting number n, the same count on every rank (`n/` is a prefix in the store):
 import functools
 import os
 import threading
-import time
 import traceback
 import zlib
 from dataclasses import dataclass, field
@@ -35,13 +34,21 @@ from puffrun.rank.verdict import (
     Verdict,
     conclude,
 )
-from puffrun.rank.world import World, detect_world
+from puffrun.rank.world import World, find_world, take_place
 
 DEFAULT_TIMEOUT_S = 600.0
 MAX_TIMEOUT_S = 20 * 86_400  # as long as the store waits
 WINDOW_S = 1.0  # how long others may still add their errors once one is known
 STORE_S = 60.0  # how long the store may take to show a verdict that was written
 NAME_BITS = 22
+
+
+@dataclass(frozen=True)
+class Told:
+    """What those who wait for a meeting are told of it: its name, and the wait before it."""
+
+    topic: str
+    waited_s: float = 0.0
 
 
 @dataclass
@@ -62,10 +69,12 @@ class Meetings:
         value: Any = None,
         decide: Decide | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        told: Told | None = None,
     ) -> Any:
         """Come to the next meeting, wait for its verdict, and return what `decide` returned.
 
         `decide` gets every rank's value on whichever rank concludes; it may raise RefusedError.
+        `told` is for the text only, where the wait is the last part of a longer one.
 
         Raises:
             DisagreementError: the same on all ranks; chained to `error`, if there is one.
@@ -78,7 +87,7 @@ class Meetings:
                 error=None if error is None else make_rank_error(self.world.rank, error),
                 value=value,
             )
-            meeting = Meeting(self, self._number, mine, decide)
+            meeting = Meeting(self, self._number, mine, decide, told or Told(topic))
             self._number += 1
             verdict = meeting.hold(timeout_s)
         if verdict.text is not None:
@@ -90,7 +99,7 @@ class Meetings:
         with self._lock:
             brought = make_rank_error(self.world.rank, error)
             mine = Arrival(self.world.rank, topic, find_caller(), brought)
-            meeting = Meeting(self, self._number, mine, None)
+            meeting = Meeting(self, self._number, mine, None, Told(topic))
             self._number += 1
             meeting.come()
             meeting.propose(conclude(topic, [mine], self.world.size))
@@ -109,6 +118,7 @@ class Meeting:
     number: int
     mine: Arrival
     decide: Decide | None
+    told: Told
 
     def __post_init__(self) -> None:
         """Name the keys."""
@@ -152,13 +162,14 @@ class Meeting:
 
     def _wait(self, limit_s: float, *, hurry: bool) -> Verdict:
         """Wait for the verdict; at the deadline write one, unless somebody showed progress."""
-        started_s = time.monotonic()
+        waited_s = self.told.waited_s
         awaited = self._board.expect(self._key("verdict"))
         beat = None
         while not awaited.wait(limit_s):
+            waited_s += limit_s
             last_beat, beat = beat, None if hurry else self._board.find(self._key("beat"))
             if beat is None or beat == last_beat:
-                self.propose(self._conclude(time.monotonic() - started_s))
+                self.propose(self._conclude(waited_s))
                 break
         if not awaited.wait(STORE_S):
             raise TimeoutError(f"{self.mine.topic}: the store did not answer for {STORE_S:.0f} s")
@@ -172,7 +183,7 @@ class Meeting:
         absence = Absence()
         if len(arrivals) < self._size and self.mine.error is None:
             absence = self._look_for_missing({a.rank for a in arrivals}, waited_s)
-        return conclude(self.mine.topic, arrivals, self._size, absence, self.decide)
+        return conclude(self.told.topic, arrivals, self._size, absence, self.decide)
 
     def _look_for_missing(self, came: set[int], waited_s: float) -> Absence:
         gone = read_gone(self._board.store)
@@ -242,5 +253,8 @@ def find_meetings(timeout_s: float = DEFAULT_TIMEOUT_S) -> Meetings | None:
         ValueError: `timeout_s` is not a number of seconds that can be waited for.
     """
     check_timeout(timeout_s)
-    world = detect_world(os.environ)
+    world = find_world(os.environ)
     return None if world.is_single else _meetings_of(world, os.getpid())
+
+
+take_place(os.environ)  # before any process below this one can meet anybody

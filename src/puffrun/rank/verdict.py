@@ -90,13 +90,16 @@ def conclude(
     absence: Absence | None = None,
     decide: Decide | None = None,
 ) -> Verdict:
-    """Conclude a meeting: errors first, then different topics, then who is missing, then values."""
-    came = {arrival.rank: arrival for arrival in sorted(arrivals, key=lambda a: a.rank)}
+    """Conclude a meeting: errors, then different topics, who came twice, who is missing, values."""
+    arrivals = sorted(arrivals, key=lambda arrival: arrival.rank)
+    came = {arrival.rank: arrival for arrival in arrivals}
     failed = tuple(arrival.error for arrival in came.values() if arrival.error is not None)
     if failed:
         return Verdict(text=_tell_errors(topic, failed), errors=failed)
     if len({arrival.topic for arrival in came.values()}) > 1:
         return Verdict(text=_tell_mismatch(came, size))
+    if len(came) < len(arrivals):
+        return Verdict(text=_tell_twice(topic, arrivals))
     missing = [rank for rank in range(size) if rank not in came]
     if missing:
         return Verdict(text=_tell_missing(topic, came, missing, absence or Absence()))
@@ -149,6 +152,18 @@ def _in(place: str) -> str:
     return f" ({place})" if place else ""
 
 
+def _tell_twice(topic: str, arrivals: Iterable[Arrival]) -> str:
+    """Two processes say that they are one rank, a rank and its child; so another did not come."""
+    places: dict[int, list[str]] = {}
+    for arrival in arrivals:
+        places.setdefault(arrival.rank, []).append(arrival.at or "?")
+    twice = {rank: where for rank, where in places.items() if len(where) > 1}
+    lines = [f"  rank {rank} at {' and at '.join(w[:MAX_LINES])}" for rank, w in twice.items()]
+    rule = "  one of them was started by the rank, and has its RANK and MASTER_PORT"
+    head = f"{topic}: more than one process came as {name_ranks(twice)}"
+    return "\n".join([head, *lines[:MAX_LINES], *_more(len(lines)), rule])
+
+
 def _tell_missing(
     topic: str, came: Mapping[int, Arrival], missing: list[int], absence: Absence
 ) -> str:
@@ -158,7 +173,7 @@ def _tell_missing(
         is_gone = "is gone" if len(ranks) == 1 else "are gone"
         head = f"{topic}: {name_ranks(ranks)} {is_gone} ({how}) and will not come"
     else:
-        head = f"{topic}: {name_ranks(missing)} did not come within {absence.waited_s:.3g} s"
+        head = f"{topic}: {name_ranks(missing)} did not come within {absence.waited_s:.4g} s"
     lines = [f"  {_tell_absent(rank, absence)}" for rank in missing if rank not in gone]
     waiting = group_ranks({rank: arrival.at for rank, arrival in came.items()})
     lines = [*lines[:MAX_LINES], *_more(len(lines))]

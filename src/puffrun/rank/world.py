@@ -1,8 +1,18 @@
-"""Which rank this is, of how many, and where the ranks meet, read from the environment."""
+"""Which rank this is, of how many, and where the ranks meet, read from the environment.
 
+A process that a rank starts or forks inherits all that makes a rank. So the first process that
+takes part says so in `PUFFRUN_RANK_TAKEN`, which is inherited too: whoever finds there another
+process than itself, for the same rank of the same run, is below that rank, and alone.
+"""
+
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+ENV_TAKEN = "PUFFRUN_RANK_TAKEN"
 
 
 @dataclass(frozen=True)
@@ -29,9 +39,36 @@ class World:
 SINGLE = World()
 
 
+def find_world(environ: MutableMapping[str, str]) -> World:
+    """Detect the world, and take this rank's place in it; below a rank, be alone."""
+    return detect_world(environ) if take_place(environ) else SINGLE
+
+
+def take_place(environ: MutableMapping[str, str]) -> bool:
+    """Let processes below this one know that it is the rank; False when it is itself below one."""
+    if not _names_rank(environ):
+        return True
+    place = describe_place(environ)
+    taken_by, _, taken = environ.get(ENV_TAKEN, "").partition(" ")
+    if taken == place and taken_by != str(os.getpid()):
+        return False
+    environ[ENV_TAKEN] = f"{os.getpid()} {place}"
+    return True
+
+
+def _names_rank(environ: Mapping[str, str]) -> bool:
+    return "MASTER_ADDR" in environ and "RANK" in environ and "WORLD_SIZE" in environ
+
+
+def describe_place(environ: Mapping[str, str]) -> str:
+    """Name one rank of one run; a launcher inside a rank gives its own ranks other places."""
+    address = f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT')}"
+    return f"{environ['RANK']}/{environ['WORLD_SIZE']} {address} {make_namespace(environ)}"
+
+
 def detect_world(environ: Mapping[str, str]) -> World:
     """Read torchrun's variables; else ask an initialised process group; else be alone."""
-    if "MASTER_ADDR" in environ and "RANK" in environ and "WORLD_SIZE" in environ:
+    if _names_rank(environ):
         return World(
             rank=int(environ["RANK"]),
             size=int(environ["WORLD_SIZE"]),
@@ -53,9 +90,23 @@ def make_namespace(environ: Mapping[str, str]) -> str:
     return f"puffrun/{run_id}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
+_inherited: list[ref[Any]] = []  # the process group of the process that this one is a fork of
+
+
+def _note_fork() -> None:
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        _inherited[:] = [ref(dist.group.WORLD)]
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 def _detect_group() -> World:
     dist = sys.modules.get("torch.distributed")  # not imported: then nothing is initialised
     if dist is None or not dist.is_available() or not dist.is_initialized():
+        return SINGLE
+    if any(group() is dist.group.WORLD for group in _inherited):
         return SINGLE
     rank = dist.get_rank()
     return World(rank=rank, size=dist.get_world_size(), local_rank=rank)
