@@ -170,7 +170,27 @@ def test_environment_differences_are_named_without_their_values():
         describe("a", env={"NCCL_DEBUG": "INFO"}),
         describe("a", env={"NCCL_DEBUG": "x"}),
     )
-    assert decide_descriptions({0: first, 1: second}) == ["NCCL_DEBUG"]
+    assert decide_descriptions({0: first, 1: second}) == [
+        "not the same on all ranks: NCCL_DEBUG (environment)"
+    ]
+
+
+def test_ranks_without_a_common_name_are_noted_as_stages():
+    stages = {0: describe("a"), 1: describe("a"), 2: describe("b")}
+    assert decide_descriptions(stages) == [
+        "no parameter name in common, so taken for pipeline stages: rank 2 | ranks 0, 1"
+    ]
+    told = {0: describe(param("a", scope=(0,))), 1: describe(param("b", scope=(1,)))}
+    assert decide_descriptions(told) == [], "`group=` has said it"
+    assert decide_descriptions({0: describe("a"), 1: describe()}) == []
+
+
+def test_a_rank_that_came_twice_does_not_count_for_two():
+    arrivals = [Arrival(0, "barrier `a`", f"train.py:{line} in f") for line in (3, 9)]
+    text = conclude("barrier `a`", arrivals, 2).text
+    assert text is not None
+    assert text.startswith("barrier `a`: more than one process came as rank 0")
+    assert "rank 0 at train.py:3 in f and at train.py:9 in f" in text
 
 
 def test_equal_hashes_end_it_and_others_are_published_once():

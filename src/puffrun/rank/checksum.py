@@ -5,20 +5,60 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
 CHUNK = 1 << 22  # elements hashed at once on a device, so that little memory is needed
 
 
 def sum_tensor(tensor: "Tensor") -> str:
-    """Checksum a plain tensor's values; "" where it has none that can be read (meta, sparse)."""
+    """Checksum a tensor's values; "" where there are none that can be read (meta, sparse, nested).
+
+    A subclass that wraps other tensors (float8, quantised) has no memory of its own: its parts are
+    hashed where it tells them (`__tensor_flatten__`), else nothing is.
+    """
     import torch
 
-    if tensor.is_meta or tensor.layout != torch.strided:
+    if tensor.is_meta or tensor.layout != torch.strided or tensor.is_nested:
+        return ""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        parts = getattr(tensor, "__tensor_flatten__", None)
+        if parts is not None:
+            return _sum_parts(tensor, parts()[0])
+    return _sum_plain(tensor.detach())
+
+
+def _sum_parts(tensor: "Tensor", names: "Iterable[str]") -> str:
+    import torch
+
+    parts = [(name, getattr(tensor, name)) for name in names]
+    sums = [(name, sum_tensor(part)) for name, part in parts if isinstance(part, torch.Tensor)]
+    if not all(part for _, part in sums):
+        return ""
+    return hashlib.blake2b(repr(sums).encode(), digest_size=8).hexdigest()
+
+
+def _sum_plain(tensor: "Tensor") -> str:
+    if tensor.is_conj() or tensor.is_neg():  # lazily: the memory is that of another tensor
+        tensor = tensor.resolve_conj().resolve_neg()
+    if not _has_memory(tensor):
         return ""
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return _sum_bytes(tensor) if tensor.is_cpu else _sum_on_device(tensor.detach())
+    return _sum_bytes(tensor) if tensor.is_cpu else _sum_on_device(tensor)
+
+
+def _has_memory(tensor: "Tensor") -> bool:
+    """Whether all elements lie in memory: wrappers, fake and resharded tensors have none."""
+    if tensor.numel() == 0:
+        return True
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    try:
+        return tensor.data_ptr() != 0 and end <= tensor.untyped_storage().nbytes()
+    except (RuntimeError, TypeError, ValueError):  # it has no storage that can be asked
+        return False
 
 
 def _sum_bytes(tensor: "Tensor") -> str:

@@ -54,10 +54,25 @@ def compare(descriptions: Mapping[int, Description]) -> list[Finding]:
     ]
 
 
-def find_env_differences(descriptions: Mapping[int, Description]) -> list[str]:
+def find_notes(descriptions: Mapping[int, Description]) -> list[str]:
+    """Say what people should know of and what may be meant."""
+    return [*_note_env(descriptions), *_note_stages(descriptions)]
+
+
+def _note_env(descriptions: Mapping[int, Description]) -> list[str]:
     """Name the environment variables that differ; their values may be secrets."""
     names = {name for d in descriptions.values() for name in d.env}
-    return sorted(n for n in names if len({d.env.get(n) for d in descriptions.values()}) > 1)
+    differ = [n for n in sorted(names) if len({d.env.get(n) for d in descriptions.values()}) > 1]
+    return [f"not the same on all ranks: {', '.join(differ)} (environment)"] if differ else []
+
+
+def _note_stages(descriptions: Mapping[int, Description]) -> list[str]:
+    """Say that ranks were not compared because they have no name in common."""
+    stages = [name_ranks(ranks) for stage, ranks in _list_stages(descriptions) if stage]
+    if len(stages) < 2:  # noqa: PLR2004  # one alone is no pipeline
+        return []
+    told = some(sorted(stages), " | ")
+    return [f"no parameter name in common, so taken for pipeline stages: {told}"]
 
 
 def _find_holders(params: Mapping[int, Iterable[ParamFacts]]) -> Holders:
@@ -90,10 +105,10 @@ def _quote(names: Iterable[str]) -> list[str]:
     return [f"`{name}`" for name in names]
 
 
-def some(items: list[str]) -> str:
+def some(items: list[str], between: str = ", ") -> str:
     """List the first few."""
     more = len(items) - MAX_NAMES
-    return ", ".join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return between.join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _compare_presence(descriptions: Mapping[int, Description], params: Holders) -> list[Finding]:
@@ -108,11 +123,7 @@ def _compare_presence(descriptions: Mapping[int, Description], params: Holders) 
 
 def _compare_stages(descriptions: Mapping[int, Description]) -> list[Finding]:
     """Take ranks without a common name for pipeline stages; others must have all in common."""
-    plain = {
-        rank: sorted(p.name for p in d.params if p.scope is None)
-        for rank, d in descriptions.items()
-    }
-    stages = [(set(stage), ranks) for stage, ranks in group_ranks(plain) if stage]
+    stages = [(set(stage), ranks) for stage, ranks in _list_stages(descriptions) if stage]
     findings = []
     for index, (small, few) in enumerate(stages):
         for large, many in stages[index + 1 :]:
@@ -124,6 +135,14 @@ def _compare_stages(descriptions: Mapping[int, Description]) -> list[Finding]:
                     text = f"{names} on {name_ranks(here)}, not on {name_ranks(there)}"
                     findings.append(Finding("missing", text, tuple(few)))
     return findings
+
+
+def _list_stages(descriptions: Mapping[int, Description]) -> list[tuple[list[str], list[int]]]:
+    """Group the ranks by the names of their plain parameters."""
+    return group_ranks({
+        rank: sorted(p.name for p in d.params if p.scope is None)
+        for rank, d in descriptions.items()
+    })  # fmt: skip
 
 
 def _merge(findings: list[Finding]) -> list[Finding]:

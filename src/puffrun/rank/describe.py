@@ -4,9 +4,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from puffrun.rank.checksum import sum_tensor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # what an optimizer calls parameters that it got without names
 POSITIONAL = re.compile(r"(param|group_\d+_param)?_?\d+")
 IDENTITY_KEYS = ("params", "param_names")
+UNEVEN = -1  # the size of a nested tensor: it has none
 OWN_FIELDS = 2  # shard and sum, at the end of ParamFacts
 
 
@@ -187,9 +189,45 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if hasattr(value, "item") and value.numel() == 1:
-        return value.item()
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    number = _find_number(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}" if number is None else number
+
+
+def _find_number(value: Any) -> bool | float | str | None:
+    """Take the one number of a tensor or of an array library's scalar; None when it has none."""
+    try:
+        number = value.item() if hasattr(value, "item") else value
+    except (RuntimeError, TypeError, ValueError):  # several numbers, or none that can be read
+        return None
+    if isinstance(number, complex):
+        return repr(number)
+    return number if isinstance(number, (bool, int, float, str)) else None
+
+
+def list_facts(argument: str, facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Take facts of the program's own as JSON has them; the values are what is compared.
+
+    Raises:
+        TypeError: a value is of a type that cannot be compared across ranks.
+    """
+    return {str(k): _take_fact(f"{argument}[{k!r}]", v) for k, v in dict(facts or {}).items()}
+
+
+def _take_fact(place: str, value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_take_fact(f"{place}[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(k): _take_fact(f"{place}[{k!r}]", item) for k, item in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
+    number = _find_number(value)
+    if number is None:
+        raise TypeError(
+            f"{place} is a {type(value).__qualname__}: give numbers, text, lists or dicts"
+        )
+    return number
 
 
 def find_scope(tensor: Any) -> tuple[int, ...] | None:
@@ -230,7 +268,7 @@ def describe_tensor(
         local = tensor.to_local()
     return ParamFacts(
         name=names[0],
-        shape=tuple(tensor.shape),
+        shape=(UNEVEN,) * tensor.dim() if tensor.is_nested else tuple(tensor.shape),
         dtype=_name_dtype(tensor.dtype),
         requires_grad=tensor.requires_grad,
         scope=scope,

@@ -4,6 +4,7 @@ It uses the store only, no collective: one meeting compares hashes (milliseconds
 differ does each distinct rank publish its description, and a second meeting compares those.
 """
 
+import operator
 import os
 import sys
 import zlib
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from puffrun.rank.compare import compare, find_env_differences, find_not_different, render
-from puffrun.rank.describe import Description, describe_training, name_parameters
+from puffrun.rank.agree import sharing_errors
+from puffrun.rank.compare import compare, find_not_different, find_notes, render
+from puffrun.rank.describe import Description, describe_training, list_facts, name_parameters
 from puffrun.rank.environment import describe_env, describe_world
 from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, find_meetings
 from puffrun.rank.verdict import RefusedError
@@ -59,22 +61,23 @@ def preflight(  # noqa: PLR0913  # each is a thing that people must be able to s
     meetings = find_meetings(timeout_s)
     if meetings is None:
         return
-    inner, ranks = _unwrap(model, group)
-    names = name_parameters(inner, optimizer)
-    mine = describe_training(inner, optimizer, names, ranks, values=values)
-    mine = replace(
-        mine,
-        world=describe_world(meetings.world.size),
-        env=describe_env(os.environ),
-        same=dict(same or {}),
-        differ=dict(differ or {}),
-    )
-    warnings = check(meetings, "preflight", mine, timeout_s)
+    with sharing_errors(meetings, "preflight", timeout_s):  # the others must not wait for it
+        inner, ranks = _unwrap(model, group)
+        names = name_parameters(inner, optimizer)
+        mine = describe_training(inner, optimizer, names, ranks, values=values)
+        mine = replace(
+            mine,
+            world=describe_world(meetings.world.size),
+            env=describe_env(os.environ),
+            same=list_facts("same", same),
+            differ=list_facts("differ", differ),
+        )
+        brief = _brief(mine)
+    notes = _check(meetings, "preflight", mine, brief, timeout_s)
     if optimizer is not None:
         _checked[optimizer] = Checked(names, ranks)
-    if warnings and meetings.world.rank == 0:
-        listed = ", ".join(warnings)
-        sys.stderr.write(f"puffrun: preflight: not the same on all ranks: {listed} (environment)\n")
+    if meetings.world.rank == 0:
+        sys.stderr.writelines(f"puffrun: preflight: {note}\n" for note in notes)
 
 
 def find_checked(optimizer: "Optimizer") -> Checked | None:
@@ -83,10 +86,10 @@ def find_checked(optimizer: "Optimizer") -> Checked | None:
 
 
 def _unwrap(
-    model: "nn.Module | None", group: "ProcessGroup | Iterable[int] | None"
+    model: "nn.Module | None", group: "ProcessGroup | Iterable[int] | int | None"
 ) -> "tuple[nn.Module | None, list[int] | None]":
     """Look through DDP, which also says who the replicas are."""
-    from torch.distributed import ProcessGroup, get_process_group_ranks
+    from torch.distributed import GroupMember, ProcessGroup, get_process_group_ranks
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
@@ -94,16 +97,21 @@ def _unwrap(
         model = model.module
     if isinstance(group, ProcessGroup):
         return model, list(get_process_group_ranks(group))
-    return model, None if group is None else list(group)
+    if group is None or isinstance(group, int):
+        if group not in (None, GroupMember.NON_GROUP_MEMBER):  # what torch gives to outsiders
+            raise TypeError(f"group has to be a process group or a list of ranks, not {group}")
+        return model, None
+    return model, [operator.index(rank) for rank in group]
 
 
-def check(meetings: Meetings, topic: str, mine: Description, timeout_s: float) -> list[str]:
-    """Hash first, details only on a difference. Returns the variables that differ.
+def _check(
+    meetings: Meetings, topic: str, mine: Description, value: dict[str, Any], timeout_s: float
+) -> list[str]:
+    """Hash first, details only on a difference. Returns what is worth a note.
 
     Raises:
         DisagreementError: the descriptions do not fit together.
     """
-    value = _brief(mine)
     publishers = meetings.meet(topic, value=value, decide=decide_briefs, timeout_s=timeout_s)
     if not publishers:
         return []
@@ -169,7 +177,7 @@ def _has_different_sums(all_sums: list[dict[str, int]]) -> bool:
 
 
 def decide_descriptions(descriptions: dict[int, Description]) -> list[str]:
-    """Compare everything; returns the environment variables that differ.
+    """Compare everything; returns what is no mistake for sure, but worth a note.
 
     Raises:
         RefusedError: something is wrong.
@@ -177,4 +185,4 @@ def decide_descriptions(descriptions: dict[int, Description]) -> list[str]:
     findings = compare(descriptions)
     if findings:
         raise RefusedError(render(findings, descriptions))
-    return find_env_differences(descriptions)
+    return find_notes(descriptions)
