@@ -96,9 +96,9 @@ TOLD = dataclasses.replace(VERDICT, culprits=(1,))
 
 def rank_results(count=4, cause=None, others="killed", **end):
     return tuple(
-        RankResult(rank, rank, 0, "cause", **end)
+        RankResult(rank, rank, 0, "cause", **{"pid": 100 + rank, **end})
         if rank == cause
-        else RankResult(rank, rank, 0, others)
+        else RankResult(rank, rank, 0, others, pid=100 + rank)
         for rank in range(count)
     )
 
@@ -288,6 +288,12 @@ CASES = {
             log_tail=("Traceback", "ImportError"),
         ),
         ranks=(),
+    ),
+    "launch-failed-before-any-rank": make(
+        "launch-failed",
+        73,
+        Cause("agent-lost", "UserWarning: Failed to initialize NumPy", log_tail=("Traceback",)),
+        ranks=(RankResult(0, 0, 0, "killed"),),
     ),
     "agent-lost": make(
         "launch-failed", 73, Cause("agent-lost", "", signal=9, log_tail=("W1130 starting",)), of=2

@@ -519,6 +519,23 @@ def test_a_full_disk_under_the_run_directory(tmp_path: Path) -> None:
     assert "has no report: its disk is full" in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["--preload", "--no-preload"])
+def test_the_users_warnings_as_errors_reach_the_ranks_and_not_the_agent(
+    tmp_path: Path, mode: str
+) -> None:
+    code = """
+        import warnings
+        print("up", flush=True)
+        warnings.warn("the user's own")
+    """
+    program = write(tmp_path / "train.py", code)
+    env = {"PYTHONWARNINGS": "error"}
+    with puffrun(mode, "--cpus", "1", *QUICK, program, cwd=tmp_path, env=env) as run:
+        assert run.wait() == 1, run.stderr
+        assert "rank 0 failed: UserWarning: the user's own" in run.stderr
+        assert run.log(0).startswith("up\n")
+
+
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     """One is stopped while the other goes on: ports, files and processes are each run's own."""
     program = PROGRAMS / "stay.py"

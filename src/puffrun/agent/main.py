@@ -15,6 +15,9 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from puffrun.agent.handler import Executor, Spawner, ignore_signal, patch_torch
 from puffrun.agent.link import AgentRequest, Link
@@ -87,11 +90,20 @@ def run_agent(request: AgentRequest) -> None:
             return
 
 
+@contextmanager
+def own_warnings() -> Iterator[None]:
+    """Let no PYTHONWARNINGS=error end the agent; forked ranks have the user's filters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
 def serve(link: Link) -> Birth | None:
     """Serve one launch; a `Birth` is returned in the ranks that were forked from here."""
     request = AgentRequest(**link.receive())
     gc.disable()  # a seventh of the time is collections that find nothing
-    import torch.distributed.run  # noqa: F401  # the expensive part, before `go`
+    with own_warnings():
+        import torch.distributed.run  # noqa: F401  # the expensive part, before `go`
 
     gc.freeze()  # it is all there to stay; a collection in a forked rank would copy every page
     gc.enable()
@@ -115,7 +127,8 @@ def serve(link: Link) -> Birth | None:
     patch_torch(spawner, request.attempt, announcer)
     link.say(ready)
     os.environ.update(link.receive()["go"]["env"])
-    run_agent(request)
+    with own_warnings():
+        run_agent(request)
     return None
 
 

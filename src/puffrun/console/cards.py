@@ -128,7 +128,7 @@ def _make_blocks(outcome: Outcome, facts: RunFacts, width: int) -> list[Block]:
     room = width - len(_INDENT)
     is_hang = _is_hang(outcome)
     table = evidence.render_hang_table(outcome, room) if is_hang else []
-    others = [] if is_hang else evidence.render_others(outcome, room)
+    others = [] if is_hang else evidence.render_others(_without_unborn(outcome), room)
     cleaned = evidence.render_cleaned(outcome.cleaned, room)
     footer = render_footer(outcome, facts, room)
     return [
@@ -148,6 +148,13 @@ def _is_hang(outcome: Outcome) -> bool:
         return False
     is_held_up = outcome.cause.kind == "timeout" and bool(outcome.hang.culprits)
     return outcome.cause.kind in _HANG_KINDS or is_held_up
+
+
+def _without_unborn(outcome: Outcome) -> Outcome:
+    """Leave out ranks that never ran: nobody ended those."""
+    if outcome.hang is not None:
+        return outcome
+    return replace(outcome, ranks=tuple(r for r in outcome.ranks if r.pid is not None))
 
 
 def _make_frames_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:

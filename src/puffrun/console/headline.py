@@ -129,7 +129,9 @@ def _compose_stop(summary: str, outcome: Outcome, cause: Cause, __: RunFacts) ->
     return f"stopped by {key}{during}{what}"
 
 
-def _compose_agent_lost(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:
+def _compose_agent_lost(summary: str, outcome: Outcome, cause: Cause, facts: RunFacts) -> str:
+    if summary and all(rank.pid is None for rank in outcome.ranks) and "torchrun" not in summary:
+        return f"torchrun could not be started: {summary}"
     end = _render_end(cause.exit_code, cause.signal)
     where = f" on node {cause.node}" if facts.nodes > 1 and cause.node is not None else ""
     return summary or f"torchrun's agent{where} {end} before its ranks"
