@@ -69,7 +69,7 @@ def subgroups() -> None:
 def quiet_start() -> None:
     """Long work of one rank before the first collective, without a word."""
     if RANK == 0:
-        end = time.monotonic() + 3
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             sum(range(1000))
     dist.barrier()
@@ -88,10 +88,25 @@ def reads_files() -> None:
     """Rank 0 reads a dataset that takes its time."""
     if RANK == 0:
         with Path("/dev/zero").open("rb") as file:
-            for _ in range(40):
+            for _ in range(60):
                 file.read(1 << 16)
                 time.sleep(0.1)
     dist.barrier()
+
+
+def asynchronous() -> None:
+    """Rank 0 computes, most of the time with the GIL, while a collective of it is under way."""
+    tensor = torch.ones(4)
+    if RANK == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            sum(range(50_000_000))
+        dist.send(tensor.new_ones(1), dst=1)
+        work.wait()
+    else:
+        dist.recv(tensor.new_ones(1), src=0)
+        dist.all_reduce(tensor)
 
 
 def no_group() -> None:

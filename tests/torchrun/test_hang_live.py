@@ -14,6 +14,7 @@ from harness import PROGRAMS, Run, clean_environ, puffrun, wait_for
 from puffrun.diagnose import collect_evidence
 from puffrun.rundir import RunDir
 
+STALL_S = "4"  # ranks that connect may wait some seconds for a name, and do nothing meanwhile
 QUICK_RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
@@ -76,7 +77,7 @@ def is_asleep(pid: int) -> bool:
 
 def test_a_slow_rank_is_no_hang_and_is_named(tmp_path: Path) -> None:
     """Rank 2 takes 20 times as long as the others, and nobody prints a word."""
-    options = ("--cpus", "4", "--preload", "--stall-timeout", "2", "--grace", "1")
+    options = ("--cpus", "4", "--preload", "--stall-timeout", STALL_S, "--grace", "1")
     program = (PROGRAMS / "slow_rank.py", "45")
     with puffrun(*options, *program, cwd=tmp_path, env=QUICK_RESOLVER) as run:
         assert run.wait() == 0, run.stderr
@@ -93,12 +94,12 @@ def test_healthy_programs_are_left_alone(tmp_path: Path) -> None:
     def run_one(case: str) -> tuple[str, int, str]:
         cwd = tmp_path / case
         cwd.mkdir()
-        options = ("--cpus", "2", "--stall-timeout", "2", "--grace", "1")
+        options = ("--cpus", "2", "--stall-timeout", STALL_S, "--grace", "1")
         program = (PROGRAMS / "hang_healthy.py", case)
         with puffrun(*options, *program, cwd=cwd, env=QUICK_RESOLVER) as run:
             return case, run.wait(), run.stderr
 
-    cases = ("quiet_start", "reads_files", "fork_pool", "spawn_loader")
+    cases = ("quiet_start", "reads_files", "fork_pool", "spawn_loader", "asynchronous")
     with ThreadPoolExecutor(len(cases)) as pool:
         ended = list(pool.map(run_one, cases))
     assert [(case, code) for case, code, _ in ended] == [(case, 0) for case in cases], ended
