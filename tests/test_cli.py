@@ -145,7 +145,7 @@ def test_the_plan_as_json(project, capfd):
     plan = json.loads(capfd.readouterr().out)
     assert plan["argv"] == [sys.executable, "-u", "-m", "package.module", "-m", "x"]
     assert (plan["world_size"], plan["artifacts"]) == (3, [])
-    assert plan["again"] == f"puffrun {shlex.join(argv)}"
+    assert plan["again"] == "puffrun train --cpus 3 -m package.module -m x", "a real run"
 
 
 def test_the_freshness_of_artifacts_is_in_the_plan(project, capfd):
@@ -409,3 +409,38 @@ def test_every_command_of_the_page_makes_a_plan(project, capfd):
         words = shlex.split(line, comments=True)
         assert main(["train", "--dry-run", *words[2:]]) == 0, line
     capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["foo"], ["no such command `foo`", "hint: `puffrun --help`"]),
+        (["build-artifacts", "--jobs", "0"], ["`--jobs` must be a whole number, 1 or more"]),
+        (["smoke", "--steps", "x"], ["`--steps` must be a whole number"]),
+        (["train", "-c", "/dev/null", "x.py"], ["config /dev/null is not a regular file"]),
+        (["build-artifacts"], ["nothing to do: there is no config with an [artifacts.NAME]"]),
+    ],
+)
+def test_small_mistakes_in_our_own_words(tmp_path, monkeypatch, capfd, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == (2 if len(words) != 1 or words == ["foo"] else 0)
+    shown = capfd.readouterr()
+    assert all(each in shown.err for each in said), shown.err
+    assert "nput should" not in shown.err
+    assert shown.out == ""
+
+
+def test_a_wrong_launch_key_names_every_key_once(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "puffrun.toml").write_text("[launch]\nzzz = 1\n")
+    assert main(["train", "x.py"]) == 2
+    hint = capfd.readouterr().err
+    assert "`stall-timeout`" in hint
+    assert "`stall_timeout`" not in hint
+
+
+def test_scripts_that_are_there_are_not_called_known(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ok.py").write_text("")
+    assert main(["train", "quite_different.py"]) == 2
+    assert "hint: there is `ok.py`" in capfd.readouterr().err

@@ -78,6 +78,9 @@ def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
     asked = load_config(config, caller.cwd)
     caller.state_dir = asked.state_dir
     chosen = tuple(names) if names else None
+    if chosen is None and not asked.artifacts:
+        where = f"{asked.path} has no" if asked.path else "there is no config with an"
+        make_screen(sys.stderr, caller.environ).say(f"nothing to do: {where} [artifacts.NAME]")
     if mode == "print-key":
         return _print_key(make_cache_key(asked, chosen, env=caller.environ), as_json=as_json)
     if mode == "clean":

@@ -10,13 +10,19 @@ from typing import NoReturn
 
 import typer
 
-from puffrun.cli.app import make_app
+from puffrun.cli.app import COMMANDS, make_app
 from puffrun.cli.caller import Caller
 from puffrun.cli.crash import write_crash_log
 from puffrun.cli.streams import flush_stdout, open_missing_streams
 from puffrun.errors import ExitCode, PuffrunError, StoppedError, UsageError
 
 INTERRUPTED = 130
+_VALUE_WORDS = {  # what Typer says of a value, and what we do
+    r"^Invalid value for (`\S+`): Input should be a valid integer.*": r"\1 must be a whole number",
+    r"^Invalid value for (`\S+`): Input should be greater than or equal to (\d+).*": (
+        r"\1 must be a whole number, \2 or more"
+    ),
+}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -75,9 +81,12 @@ def _dispatch(caller: Caller) -> int:
 def _word_usage_error(error: typer.TyperException, argv: Sequence[str]) -> UsageError:
     """Say what Typer says as we do: one line, lower case, and a hint to type."""
     text = re.sub(r"'([^']*)'", r"`\1`", " ".join(error.format_message().split()))
+    for theirs, ours in _VALUE_WORDS.items():
+        text = re.sub(theirs, ours, text)
     found = re.fullmatch(r"(.*?)[.:]? \(?(?:Did you mean|Possible options:) (.*?)[?)]*", text)
     message, near = (found[1], found[2]) if found else (text, "")
-    command = next((f"{word} " for word in argv if not word.startswith("-")), "")
+    word = next((word for word in argv if not word.startswith("-")), "")
+    command = f"{word} " if word in COMMANDS else ""
     hint = f"did you mean {near}?" if near else f"`puffrun {command}--help`"
     return UsageError(f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint)
 

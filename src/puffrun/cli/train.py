@@ -23,6 +23,7 @@ from puffrun.rundir import make_run_id
 _GPUS = "Ranks per node, one GPU each; all: every visible GPU; auto: all, or the CPU without any."
 _RUN = "Where this run's files go (default: .puffrun/runs/RUN_ID)."
 _SHOW = "Ranks whose output is shown; all of it is in the logs (default: 0)."
+_ONLY_SHOW = ("--dry-run", "--no-dry-run", "--json", "--no-json")
 Text = str | None
 
 
@@ -148,14 +149,14 @@ def make_checked_plan(config: RunConfig, caller: Caller, target: Sequence[str]) 
 def make_again(argv: Sequence[str], target: Sequence[str]) -> str:
     """Make the command line that does the same again.
 
-    A run directory is used once, so `--run-dir` is left out.
+    A run directory is used once, so `--run-dir` is left out; `--dry-run` only shows.
     """
     kept: list[str] = []
     words = iter(argv[: len(argv) - len(target)])
     for word in words:
         if word == "--run-dir":
             next(words, None)
-        elif not word.startswith("--run-dir="):
+        elif not word.startswith("--run-dir=") and word not in _ONLY_SHOW:
             kept.append(word)
     return shlex.join(["puffrun", *kept, *target])
 

@@ -142,8 +142,7 @@ LAUNCH_KEYS: Mapping[str, LaunchKey] = {
 
 def load_launch(table: Table, root_dir: Path) -> LaunchOptions:
     """Read `[launch]`: every option by its long name, written with `-` or `_`."""
-    known = [*LAUNCH_KEYS, *(k.replace("-", "_") for k in LAUNCH_KEYS if "-" in k)]
-    table.refuse_unknown(known)
+    table.refuse_unknown(LAUNCH_KEYS, also=[key.replace("-", "_") for key in LAUNCH_KEYS])
     fields: dict[str, Any] = {}
     for written, value in table.values.items():
         key = LAUNCH_KEYS[written.replace("_", "-")]

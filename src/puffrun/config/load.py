@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -67,11 +68,15 @@ def _load_toml(path: Path, cwd: Path) -> dict[str, Any]:
     """Read a TOML file; every way in which that fails is one line with the file, and the line."""
     name = _display(path, cwd)
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # its runs would lie beside it
+            raise UsageError(f"config {name} is not a regular file")
         text = path.read_bytes().decode("utf-8")
         return tomllib.loads(text)
     except FileNotFoundError:
         near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        hint = hint_nearest(path.name, near) if near else None
+        are = "there is" if len(near) == 1 else "there are"
+        hint = hint_nearest(path.name, near, are=are) if near else None
         raise UsageError(f"config {name} does not exist", hint=hint) from None
     except OSError as error:
         raise UsageError(f"config {name} cannot be read: {error.strerror}") from None

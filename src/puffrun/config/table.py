@@ -37,13 +37,13 @@ def name_nearest(word: str, known: Iterable[str]) -> str | None:
     return folded[near[0]] if near else None
 
 
-def hint_nearest(word: str, known: Iterable[str]) -> str:
+def hint_nearest(word: str, known: Iterable[str], *, are: str = "known are") -> str:
     """Make a hint out of the nearest known word, or out of all of them."""
     words = sorted(known)
     near = name_nearest(word, words)
     if near is not None:
         return f"did you mean `{near}`?"
-    return "known are " + ", ".join(f"`{w}`" for w in words) if words else "there are none"
+    return f"{are} " + ", ".join(f"`{w}`" for w in words) if words else "there are none"
 
 
 def as_seconds(value: object) -> float | None:
@@ -61,11 +61,11 @@ class Table:
     name: str
     file: str
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raise a UsageError for the first key that is not known."""
-        words = list(known)
+    def refuse_unknown(self, known: Iterable[str], also: Iterable[str] = ()) -> None:
+        """Raise a UsageError for the first key that is not known; `also` are no hints."""
+        words, also = list(known), list(also)
         for key in self.values:
-            if key not in words:
+            if key not in words and key not in also:
                 where = f"in {self.name}" if self.name else "at the top level"
                 raise UsageError(
                     f"{self.file}: unknown key `{key}` {where}", hint=hint_nearest(key, words)

@@ -61,7 +61,9 @@ def _hint_script(path: Path) -> str | None:
         return f"did you mean `{near}`?"
     if path.suffix != ".py" and all(part.isidentifier() for part in path.name.split(".")):
         return f"`-m {path.name}` if it is a module"
-    return hint_nearest(path.name, beside) if 0 < len(beside) <= 8 else None  # noqa: PLR2004 - one line
+    if 0 < len(beside) <= 8:  # noqa: PLR2004 - one line
+        return hint_nearest(path.name, beside, are="there is" if len(beside) == 1 else "there are")
+    return None
 
 
 def _hint_in_directory(path: Path, shown: str) -> str | None:
