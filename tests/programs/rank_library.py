@@ -1,6 +1,7 @@
 """What programs do with the in-rank library, and how it goes wrong: argv[1] says which."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -54,6 +55,26 @@ def differ() -> None:
     barrier("save" if RANK == 1 else "eval")
 
 
+def meet_in_child() -> str:
+    program = (
+        "from puffrun import barrier, run_once; barrier('x'); print(run_once(lambda: 'alone'))"
+    )
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+
+
+def start_children() -> None:
+    if RANK == 1:
+        meet_in_child()  # before the rank has met anybody
+        pid = os.fork()
+        if pid == 0:
+            barrier("fork", timeout_s=60)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    barrier("between")
+    assert run_once(meet_in_child) == "alone\n"
+
+
 def beat() -> None:
     with checkpoint(Path(sys.argv[2]), step=41) as path:
         (path / f"rank-{RANK}").write_text("weights")
@@ -65,6 +86,12 @@ def beat() -> None:
 
 
 if __name__ == "__main__":
-    {"build": build, "leave": leave, "die": die, "miss": miss, "differ": differ, "beat": beat}[
-        sys.argv[1]
-    ]()
+    {
+        "build": build,
+        "leave": leave,
+        "die": die,
+        "miss": miss,
+        "differ": differ,
+        "children": start_children,
+        "beat": beat,
+    }[sys.argv[1]]()

@@ -102,6 +102,21 @@ def end_tree(process):
     wait_for(lambda: all(is_gone(s.pid, s.started) for s in below), "torchrun's ranks to end")
 
 
+@pytest.mark.parametrize("options", [(), ("--preload",)])
+def test_processes_below_a_rank_are_alone(tmp_path, options):
+    with puffrun("--cpus", "2", *options, PROGRAM, "children", cwd=tmp_path) as run:
+        assert run.wait() == 0, run.stderr + run.log(0) + run.log(1)
+
+
+def test_processes_below_a_rank_are_alone_under_torchrun():
+    process = start_torchrun(PROGRAM, "children")
+    try:
+        _, stderr = process.communicate(timeout=90)
+    finally:
+        end_tree(process)
+    assert process.returncode == 0, stderr
+
+
 def test_plain_torchrun_too():
     process = start_torchrun(PROGRAM, "differ")
     try:
