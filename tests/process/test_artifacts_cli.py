@@ -1,5 +1,6 @@
 """`puffrun build-artifacts` as it is typed: exit codes, stdout, stderr, signals."""
 
+import hashlib
 import json
 import os
 import re
@@ -56,7 +57,14 @@ def test_explain_tells_old_and_new(root: Path):
     (root / "in").write_text("2\n")
     explained = build(root, "--explain")
     assert explained.wait() == 0
-    assert explained.stdout.splitlines()[:2] == ["thing  stale", "    in changed"]
+    first, reason, *_ = explained.stdout.splitlines()
+    old, new = (hashlib.sha256(text).hexdigest()[:12] for text in (b"1\n", b"2\n"))
+    assert first == "thing  stale"
+    assert reason == f"    in changed: sha256 {old}… → sha256 {new}…"
+    (root / "in").write_text("1\n")
+    (root / "in").chmod(0o755)
+    bit = build(root, "--explain").stdout.splitlines()[1]
+    assert bit == f"    in changed: sha256 {old}… → sha256 {old}…, executable"
 
 
 def test_json_is_one_object_a_line(root: Path):

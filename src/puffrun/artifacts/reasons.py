@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
+from puffrun.artifacts.hashing import EXECUTABLE
+
 Kind = Literal[
     "never-built",
     "forced",
@@ -24,6 +26,8 @@ Kind = Literal[
 NOT_FOUND = "not found"
 SHOWN_REASONS = 3
 SHOWN_CHARACTERS = 60
+HASH_CHARACTERS = 12
+_HASHED = ("input-new", "input-changed", "input-gone")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,24 @@ class StaleReason:
     def __str__(self) -> str:
         """Say it in a few words, such as `CFLAGS: -O2 → -O3` or `drive.h changed`."""
         return _WORDS[self.kind](self)
+
+    def explain(self) -> str:
+        """Say it with old and new, which for a file are its content's hashes."""
+        if self.kind not in _HASHED:
+            return str(self)
+        old, new = _show_hash(self.old), _show_hash(self.new)
+        if self.kind == "input-changed":
+            return f"{self}: {old} → {new}"
+        hashed = new if self.kind == "input-new" else old
+        return f"{self}: {hashed}" if hashed else str(self)
+
+
+def _show_hash(digest: str | None) -> str:
+    """Shorten a hash; that a file is executable is a part of it."""
+    if digest is None:
+        return ""
+    plain = digest.removesuffix(EXECUTABLE)
+    return f"sha256 {plain[:HASH_CHARACTERS]}…" + (", executable" if plain != digest else "")
 
 
 def _say_change(reason: StaleReason) -> str:

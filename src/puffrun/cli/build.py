@@ -205,7 +205,7 @@ def _say_freshness(freshness: Freshness, mode: Mode) -> list[str]:
         return [f"{freshness.name}  {state}{reason}"]
     return [
         f"{freshness.name}  {state}",
-        *(f"    {reason}" for reason in freshness.reasons),
+        *(f"    {reason.explain()}" for reason in freshness.reasons),
         f"    fingerprint {freshness.fingerprint[:16]} of {freshness.covers}",
         *([f"    in {freshness.dir}"] if freshness.dir else []),
     ]
