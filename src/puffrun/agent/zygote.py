@@ -11,6 +11,7 @@ Between the two, JSON lines. To the zygote: `{"rank", "local_rank", "argv", "env
 `{"exited": pid, "returncode"}`.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -93,7 +94,8 @@ class Zygote:
         return answer
 
     def _listen(self) -> None:
-        with self._channel.makefile("rb") as lines:
+        # killed with a request unread, it ends the stream with ECONNRESET
+        with self._channel.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 self._hear(json.loads(line))
         self._link.say({"crashed": "the process that ranks are forked from was killed"})
