@@ -347,6 +347,24 @@ def test_a_terminal_from_its_first_line_to_ctrl_c(tmp_path: Path) -> None:
     assert b"beat\r\n" in terminal.shown, "the real terminal's own translation"
 
 
+def test_a_terminal_is_put_back_when_its_program_is_killed(tmp_path: Path) -> None:
+    code = r"""
+        import os, signal
+        os.write(1, b"\x1b[?1049h\x1b[?25l\x1b[31mdashboard")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    program = write(tmp_path / "train.py", code)
+    with at_a_terminal("--cpus", "1", *QUICK, program, cwd=tmp_path) as (terminal, run):
+        assert run.wait() == 137
+        assert (run.dir / "logs" / "rank-0.log").read_bytes().endswith(b"dashboard"), "exact"
+    _, _, after = bytes(terminal.shown).partition(b"dashboard")
+    restored, card, _ = after.partition(b"was killed by SIGKILL")
+    assert card
+    assert b"\x1b[?1049l" in restored
+    assert b"\x1b[?25h" in restored
+    assert b"\x1b[0m" in restored
+
+
 def test_a_terminal_that_vanishes_ends_a_run_by_sighup_only(tmp_path: Path) -> None:
     program = write(tmp_path / "train.py", AT_TERMINAL)
     master, slave = os.openpty()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from puffrun.launch.streams import Channel
+from puffrun.launch.terminal import TerminalState
 
 CHUNK = 1 << 16
 CONSOLE_CHUNK = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
@@ -60,12 +61,20 @@ class Console:
         self.backlog = bytearray()
         self.gone = False
         self.mid_line = False  # whether the last byte left the cursor within a line
+        self._state = TerminalState() if os.isatty(fd) else None
 
     def add(self, data: bytes) -> None:
         """Queue bytes; a console that is gone takes everything and shows nothing."""
         if not self.gone:
             self.backlog += data
             self.mid_line = not data.endswith(b"\n")
+            if self._state is not None:
+                self._state.feed(data)
+
+    def restore(self) -> None:
+        """Queue what puts a terminal back that a program was killed in."""
+        if self._state is not None and not self.gone:
+            self.backlog += self._state.undo
 
     def write_some(self) -> None:
         """Write as much as surely does not block."""
@@ -186,6 +195,8 @@ class Pump:
             elif not self._poll_once(0):
                 break  # nothing more can come: whoever still holds an end is not of this run
         self._flush_lines()
+        for console in self._consoles.values():
+            console.restore()
         self._say_last_words()
         with self._synced:
             self._done = True
