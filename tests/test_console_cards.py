@@ -549,6 +549,14 @@ def test_the_end_starts_a_new_line_after_the_program_left_one_open(stream):
     assert stream.text.startswith("\npuffrun  done in 41 min")
 
 
+@pytest.mark.parametrize(("tty", "start"), [(True, "\npuffrun  stopped"), (False, "puffrun  st")])
+def test_the_end_starts_a_new_line_after_the_echo_of_ctrl_c(stream, tty, start):
+    listener = launch_screen(stream, tty=tty)
+    listener.output_ended(mid_line=False)
+    listener.ended(CASES["ctrl-c"], PLAN)
+    assert stream.text.startswith(start)
+
+
 def test_a_failed_build_ends_in_the_error_only(stream):
     launch_screen(stream, tty=False).ended(CASES["artifact-failed"], PLAN)
     assert stream.text.splitlines() == [

@@ -1,5 +1,6 @@
 """What a launch shows while it goes on and when it ends."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,8 @@ class LaunchScreen:
             # the build's own lines stand above already
             self._screen.error(outcome.cause.summary, _hint_rebuild(outcome, plan))
             return
+        if outcome.cause and (outcome.cause.kind, outcome.cause.signal) == ("stop", signal.SIGINT):
+            self._screen.note_cursor(mid_line=True)  # the terminal has echoed ^C
         facts = facts_of(plan, self._shown_from)
         if not RunDir(plan.run_dir).report_path.is_file():  # a full disk, `rm -r`
             facts = replace(facts, report_command="")
