@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from puffrun import diagnose
-from puffrun.launch.errors import read_error, read_errors
+from puffrun.launch.errors import empty_fifo, read_error, read_errors
 from puffrun.launch.events import EventLog
 from puffrun.launch.hang import find_hang
 from puffrun.launch.keyboard import start_keyboard
@@ -97,7 +97,7 @@ class Attempt:
             selector.register(self.session.link, selectors.EVENT_READ, self._read_link)
             selector.register(self.session.guarded, selectors.EVENT_READ, self._read_guarded)
             selector.register(self.inbox, selectors.EVENT_READ, self._read_inbox)
-            selector.register(self.wake_fd, selectors.EVENT_READ, self._read_wake)
+            selector.register(self.wake_fd, selectors.EVENT_READ, lambda: empty_fifo(self.wake_fd))
             while not self.state.finished:
                 ready = selector.select(self._timeout_s())
                 # the link first: a rank must be known before its error or its signal is
@@ -206,7 +206,7 @@ class Attempt:
             left_s = max(0.0, deadline - time.monotonic())
             if not select.select([self.wake_fd], [], [], left_s)[0]:
                 return
-            self._read_wake()
+            empty_fifo(self.wake_fd)
 
     def _living_pids(self) -> dict[int, int]:
         return {rank: self.state.ranks[rank].pid for rank in self.state.running}
@@ -314,9 +314,6 @@ class Attempt:
         self.state = shift(self.state, paused_s)
         self._sampler.shift(paused_s)
         self.events.write("resumed", paused_s=paused_s)
-
-    def _read_wake(self) -> None:
-        os.read(self.wake_fd, 4096)
 
     def _read_errors(self) -> None:
         """Read what the ranks have recorded since; of several, the earliest first."""

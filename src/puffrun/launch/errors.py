@@ -1,6 +1,8 @@
 """Reads the exceptions that the ranks have recorded (errors/rank-N.json)."""
 
 import json
+import os
+from contextlib import suppress
 
 from puffrun.outcome import ErrorRecord, Frame
 from puffrun.rundir import RunDir
@@ -25,3 +27,9 @@ def read_errors(run_dir: RunDir, state: WatchState) -> dict[int, ErrorRecord]:
         for rank, error in found.items()
         if error is not None and error.pid == state.ranks[rank].pid
     }
+
+
+def empty_fifo(fd: int) -> None:
+    """Take what the ranks have written to wake us; it may have been taken before."""
+    with suppress(BlockingIOError):
+        os.read(fd, 4096)
