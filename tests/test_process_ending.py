@@ -287,3 +287,14 @@ def test_a_real_tree_ends_in_its_grace() -> None:
         assert ending.leftovers == ()
         assert all(not stat.alive for stat in find())
         assert os.getpid() not in {stat.pid for stat in ending.touched}
+
+
+def test_helpers_may_leave_by_themselves_before_they_are_asked() -> None:
+    tree = tree_of(CHILD)
+    ending = make(tree, grace_s=5.0, patience_s=2.0)
+    assert not ending.step(101.9)
+    assert tree.sent == []
+    assert not ending.step(102.0)
+    assert tree.got(CHILD) == [TERM]
+    assert ending.step(102.1)
+    assert [stat.pid for stat in ending.touched] == [CHILD]

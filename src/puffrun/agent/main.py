@@ -92,10 +92,19 @@ def run_agent(request: AgentRequest) -> None:
 
 @contextmanager
 def own_warnings() -> Iterator[None]:
-    """Let no PYTHONWARNINGS=error end the agent; forked ranks have the user's filters."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
+    """Let no PYTHONWARNINGS=error end the agent.
+
+    Forked ranks have the user's filters again, and those that torch adds when it is imported.
+    """
+    if not any(each[0] == "error" for each in warnings.filters):
         yield
+        return
+    warnings.simplefilter("default")
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        warnings.filters.remove(ours)  # type: ignore[attr-defined]  # a list, typed as a Sequence
 
 
 def serve(link: Link) -> Birth | None:

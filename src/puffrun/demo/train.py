@@ -298,7 +298,8 @@ def keep(
         if ranks.rank == 0:
             torch.save(state, path / STATE_FILE)
     if ranks.rank == 0:
-        print(f"checkpoint {latest_checkpoint(directory)}", flush=True)
+        published = max(directory.glob(f"step-{update:08d}*"))
+        print(f"checkpoint {published}", flush=True)
 
 
 def show(policy: Policy, visualize_path: Path, args: argparse.Namespace) -> None:

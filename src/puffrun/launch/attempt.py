@@ -46,6 +46,7 @@ from puffrun.watch import (
 
 HASTY_REASONS = ("Signalled", "RankExited", "RankRaised")  # the ranks fall apart, or a user waits
 GUARDIAN_PATIENCE_S = 8.0  # beyond the grace period, for a guardian to say that all has ended
+PATIENCE_S = 2.0  # after a success, for helpers of the ranks to leave by themselves
 EXPLAIN_AFTER_S = 1.0  # an ending that takes longer is worth a line
 RECORDING_S = 1.0  # at most, for a rank to finish the record of its exception
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
@@ -128,10 +129,11 @@ class Attempt:
         self.observe(Tick())
         if self._explain_at_s is not None and time.monotonic() >= self._explain_at_s:
             self._explain_at_s = None
-            self.listener.note(
-                f"ending the ranks: they have {self.plan.grace_s:g} s (--grace); "
-                "Ctrl-C ends them now"
-            )
+            if not self.state.all_exited:
+                self.listener.note(
+                    f"ending the ranks: they have {self.plan.grace_s:g} s (--grace); "
+                    "Ctrl-C ends them now"
+                )
         if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
             self._give_up_s = None
             self.session.guarded.replace()  # somebody has stopped it (SIGSTOP): it never answers
@@ -166,7 +168,8 @@ class Attempt:
                 self.events.write("stop", grace_s=self.plan.grace_s)
                 self._name_leaders()
                 self.stopped_at = time.time_ns()
-                self.session.guarded.stop(self.plan.grace_s)
+                patience_s = PATIENCE_S if self.state.succeeded else 0.0
+                self.session.guarded.stop(self.plan.grace_s, patience_s)
                 self._give_up_s = time.monotonic() + self.plan.grace_s + GUARDIAN_PATIENCE_S
                 self._explain_at_s = time.monotonic() + EXPLAIN_AFTER_S
             case Hurry():

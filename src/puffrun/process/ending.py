@@ -23,12 +23,16 @@ class EndingPlan:
     `leaving` are leaders that are on their way out already (an uncaught exception): they may
     print their traceback and run their exit handlers before they get a SIGTERM too. `ours` are
     pids of puffrun's own helpers in the tree: they get SIGKILL as soon as the leaders are gone,
-    because they have nothing to save. `spare` are names of daemons to leave alone.
+    because they have nothing to save. `patience_s` is how long everybody else may take to leave
+    without being asked: helpers that end by themselves once their rank has (multiprocessing's
+    forkserver and resource tracker) are nothing left behind. `spare` are names of daemons to
+    leave alone.
     """
 
     grace_s: float
     leaders: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
+    patience_s: float = 0.0
     ours: tuple[int, ...] = ()
     spare: tuple[str, ...] = ()
 
@@ -45,7 +49,8 @@ class Ending:
     ) -> None:
         self._plan = plan
         self._ask_leaving_at = now + min(plan.grace_s / 2, LEAVING_S)
-        self._kill_at = now + plan.grace_s
+        self._ask_rest_at = now + plan.patience_s
+        self._kill_at = now + plan.patience_s + plan.grace_s
         self._give_up_at = self._kill_at + KILL_PATIENCE_S
         self._find_members = find_members
         self._signal_process = signal_process
@@ -85,7 +90,8 @@ class Ending:
             self._ask([stat for stat in leaders if stat.pid not in spared])
         else:
             self._signal_all([s for s in members if s.pid in self._plan.ours], signal.SIGKILL)
-            self._ask([s for s in members if s.pid not in self._plan.ours])
+            if now >= self._ask_rest_at:
+                self._ask([s for s in members if s.pid not in self._plan.ours])
         return False
 
     def _ask(self, members: Collection[ProcStat]) -> None:

@@ -84,9 +84,10 @@ class Guarded:
         self._leaders = tuple(leaders)
         self._say({"leaders": list(self._leaders), "leaving": list(leaving), "ours": list(ours)})
 
-    def stop(self, grace_s: float | None = None) -> None:
-        """Ask for the end of the whole tree: SIGTERM, the grace period, SIGKILL."""
-        self._say({"stop": self._grace_s if grace_s is None else grace_s})
+    def stop(self, grace_s: float | None = None, patience_s: float = 0.0) -> None:
+        """Ask for the end of the whole tree: patience, SIGTERM, the grace period, SIGKILL."""
+        grace_s = self._grace_s if grace_s is None else grace_s
+        self._say({"stop": grace_s, "patience": patience_s})
 
     def pause(self) -> list[ProcStat]:
         """SIGSTOP everything below the guardian, until nothing is left running; for `resume`."""

@@ -152,6 +152,7 @@ class Guardian:
                 ours=tuple(message["ours"]),
             )
         if "stop" in message and self._ending is None:
+            self._plan = replace(self._plan, patience_s=float(message.get("patience", 0.0)))
             self._begin_ending(float(message["stop"]))
         if "kill" in message:
             if self._ending is None:

@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -39,6 +40,7 @@ def become_rank(birth: Birth) -> None:
     _reset_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, birth.signal_mask)
     _open_text_streams()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001  # as multiprocessing does after a fork
     _forget()
     _show_command(birth.argv)
 
