@@ -1,12 +1,15 @@
 """Wheels that the gate refuses, and what is missing from those that it takes: no environment."""
 
+import json
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import puffrun
 from puffrun.cli import main
-from puffrun.smoke.contents import find_missing_modules
+from puffrun.smoke.contents import find_missing_inits, find_missing_modules
 from puffrun.smoke.gate import make_gate_environ
 from puffrun.smoke.wheel import Interpreter, allows_python, find_mismatch, open_wheel
 
@@ -155,6 +158,58 @@ def test_a_module_that_is_gone_is_named_with_who_needs_it(gone, needed_by):
     missing = {module.name: module.needed_by for module in find_missing_modules(sources)}
     name = gone.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     assert missing[name] == needed_by
+
+
+@pytest.mark.parametrize(
+    ("paths", "missing"),
+    [
+        (["thing/__init__.py", "thing/demo/train.py"], ("thing/demo/__init__.py",)),
+        (
+            ["thing/__init__.py", "thing/a/b/c.py"],
+            ("thing/a/__init__.py", "thing/a/b/__init__.py"),
+        ),
+        (["thing/__init__.py", "thing/a/b/__init__.py"], ("thing/a/__init__.py",)),
+        (["thing/part.py", "thing/deep/__init__.py"], ("thing/__init__.py",)),
+        (["space/part.py", "space/thing/__init__.py"], ()),  # a namespace shared by wheels
+        (["space/thing/__init__.py", "space/thing/a/b.py"], ("space/thing/a/__init__.py",)),
+        (["thing/__init__.py", "thing/inject/sitecustomize.py"], ()),
+        (["thing/__init__.py", "thing/my-template/setup.py", "thing/data/a.json"], ()),
+        (["thing/__init__.py", "thing-1.0.data/scripts/run.py", "single.py"], ()),
+    ],
+)
+def test_a_directory_of_modules_without_init_is_named(paths, missing):
+    assert find_missing_inits(paths, "thing") == missing
+
+
+def test_our_own_sources_lack_no_init():
+    root = Path(puffrun.__file__).parent
+    paths = [path.relative_to(root.parent).as_posix() for path in root.rglob("*.py")]
+    assert find_missing_inits(paths, "puffrun") == ()
+    without = [path for path in paths if path != "puffrun/demo/__init__.py"]
+    assert find_missing_inits(without, "puffrun") == ("puffrun/demo/__init__.py",)
+
+
+def test_the_gate_is_red_on_a_package_without_init(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    make_wheel(tmp_path, __init__="", gone="", **{"demo/train": ""})
+    argv = ["smoke", "--json", "--wheel", "thing-1.0-py3-none-any.whl", "-m", "thing.demo.train"]
+    assert main(argv) == 1
+    (check,) = json.loads(capfd.readouterr().out)["checks"]
+    assert [finding["title"] for finding in check["findings"]] == [
+        "`thing/demo/__init__.py` is missing from the wheel"
+    ]
+
+
+def test_what_is_no_regular_file_is_not_suggested(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("thing-1.0-py3-none-any.whl")
+    assert main(["smoke", "--wheel", "thing-1.0-py3-none-any.whl", "-m", "thing"]) == 2
+    shown = capfd.readouterr().err
+    assert "is not a regular file" in shown
+    assert "did you mean" not in shown
+    make_wheel(tmp_path, "thing-2.0-py3-none-any.whl")
+    assert main(["smoke", "--wheel", "thing-1.0-py3-none-any.whl", "-m", "thing"]) == 2
+    assert "thing-2.0-py3-none-any.whl" in capfd.readouterr().err
 
 
 def test_lazy_names_of_a_package_count_as_its_own():

@@ -1,9 +1,10 @@
 """What a wheel's own sources need and the wheel lacks: no import, only reading. Pure."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+_FOR_A_PATH = {"sitecustomize.py", "usercustomize.py"}  # put on sys.path, never in a package
 MIN_DOTTED = 3  # a text such as `package.part.module` names a module; `package.toml` does not
 
 
@@ -32,6 +33,29 @@ def find_missing_modules(sources: Mapping[str, str]) -> tuple[MissingModule, ...
         for name, line in here.find_needs(path, tree):
             missing.setdefault(name, MissingModule(name, path, line))
     return tuple(missing.values())
+
+
+def find_missing_inits(paths: Iterable[str], package: str) -> tuple[str, ...]:
+    """Find the `__init__.py` files that directories with modules lack, each once, in order.
+
+    Such a directory is imported as a namespace, without what its `__init__.py` did. Above the first
+    package of a path it may be one on purpose, unless it bears the name of the wheel's own package.
+    """
+    present = {path for path in paths if path.endswith(".py")}
+    missing = set()
+    for path in present:
+        *parents, last = path.split("/")
+        parents = [] if last in _FOR_A_PATH else parents
+        is_inside = parents[:1] == [package]
+        for count in range(1, len(parents) + 1):
+            if not parents[count - 1].isidentifier():
+                break  # no import reaches what is below
+            init = "/".join([*parents[:count], "__init__.py"])
+            if init in present:
+                is_inside = True
+            elif is_inside:
+                missing.add(init)
+    return tuple(sorted(missing))
 
 
 class _Contents:

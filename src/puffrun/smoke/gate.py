@@ -1,6 +1,7 @@
 """The release gate: proves the built wheel, in an environment that knows no checkout."""
 
 import json
+import re
 import select
 import shutil
 import sysconfig
@@ -14,7 +15,7 @@ from puffrun.artifacts import StopToken
 from puffrun.errors import ExitCode, StoppedError, UsageError
 from puffrun.process import start_guarded
 from puffrun.smoke import look
-from puffrun.smoke.contents import find_missing_modules
+from puffrun.smoke.contents import find_missing_inits, find_missing_modules
 from puffrun.smoke.values import RED, Check, Finding, SmokeResult
 from puffrun.smoke.verdicts import read_verdict
 from puffrun.smoke.wheel import Wheel
@@ -144,9 +145,19 @@ class _Gate:
         findings = [
             Finding(f"`{path}` is missing from the wheel", "its RECORD lists it") for path in lost
         ]
+        package = re.sub(r"[-.]", "_", wheel.name)
+        inits = [path for path in find_missing_inits(wheel.files, package) if path not in lost]
+        findings += [
+            Finding(
+                f"`{path}` is missing from the wheel",
+                "its directory has modules, and would be imported as a namespace package",
+            )
+            for path in inits
+        ]
+        named = {*lost, *inits}
         for module in find_missing_modules(wheel.read_sources()):
             as_path = module.name.replace(".", "/")
-            if f"{as_path}.py" not in lost and f"{as_path}/__init__.py" not in lost:
+            if not named.intersection((f"{as_path}.py", f"{as_path}/__init__.py")):
                 findings.append(
                     Finding(
                         f"module `{module.name}` is missing from the wheel",

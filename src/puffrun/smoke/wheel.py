@@ -100,6 +100,8 @@ def _find_file(text: str, cwd: Path) -> Path:
     path = Path(os.path.abspath(cwd / text))  # noqa: PTH100 - links are kept
     if path.is_dir():
         raise UsageError(f"`--wheel {text}` is a directory", hint=_suggest(path))
+    if path.exists() and not path.is_file():
+        raise UsageError(f"`--wheel {text}` is not a regular file", hint=_suggest(path.parent))
     if not path.is_file():
         raise UsageError(f"`--wheel {text}`: there is no file {path}", hint=_suggest(path.parent))
     return path
@@ -107,7 +109,7 @@ def _find_file(text: str, cwd: Path) -> Path:
 
 def _suggest(directory: Path) -> str:
     found = directory.glob("*.whl") if directory.is_dir() else ()
-    near = sorted(found, key=lambda path: path.stat().st_mtime)
+    near = sorted(filter(Path.is_file, found), key=lambda path: path.stat().st_mtime)
     return f"did you mean `{near[-1]}`?" if near else "`python -m build --wheel` writes one"
 
 
