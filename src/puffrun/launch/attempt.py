@@ -130,6 +130,7 @@ class Attempt:
         if self._explain_at_s is not None and time.monotonic() >= self._explain_at_s:
             self._explain_at_s = None
             if not self.state.all_exited:
+                self.listener.output_ended(mid_line=bool(self.state.signals))  # the echo of ^C
                 self.listener.note(
                     f"ending the ranks: they have {self.plan.grace_s:g} s (--grace); "
                     "Ctrl-C ends them now"
