@@ -94,7 +94,7 @@ def test_one_process_without_a_launcher_is_enough(parts, tmp_path):
     done = run_alone(parts, tmp_path, "-c", THREADS_AFTERWARDS, **environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"update +(\d+)/(\d+)", done.stdout) == [("1", "1")]
-    assert (tmp_path / "demo-out" / "drive.gif").is_file()
+    assert (tmp_path / "demo-out" / "smoke" / "drive.gif").is_file()
     assert "threads" in done.stdout
     assert "gloo" not in done.stdout
 

@@ -30,12 +30,14 @@ CLIP = 0.2
 VALUE_WEIGHT = 0.5
 REWARD_SCALE = 0.25  # keeps values near 1, so that the critic does not drown the actor
 MAX_GRADIENT_NORM = 0.5
+OUT = Path("demo-out")
 STATE_FILE = "state.pt"  # in a checkpoint
 EVAL_SEED = 2**60  # far above any training seed: these scenarios are never trained on
 
 
 def parse_args() -> argparse.Namespace:
     """Read the options; PUFFRUN_SMOKE=1 and PUFFRUN_MAX_STEPS=N (updates) cut the run short."""
+    smoke = os.environ.get("PUFFRUN_SMOKE") == "1"  # must not touch what was trained for real
     parser = argparse.ArgumentParser(prog="puffrun.demo.train", description="Learn to drive.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--updates", type=positive, default=100, help="updates of the policy")
@@ -45,7 +47,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--minibatches", type=positive, default=8, help="steps of Adam per epoch")
     parser.add_argument("--learning-rate", type=float, default=2.5e-3)
     parser.add_argument("--entropy", type=float, default=0.003, help="weight of exploring")
-    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    parser.add_argument("--out", type=Path, default=OUT / "smoke" if smoke else OUT)
     parser.add_argument("--checkpoint-every", type=positive, default=20, metavar="UPDATES")
     parser.add_argument("--resume", nargs="?", const="newest", metavar="PATH")
     parser.add_argument("--eval-episodes", type=positive, default=1024)
@@ -54,7 +56,7 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     if args.resume not in (None, "newest") and not (Path(args.resume) / STATE_FILE).is_file():
         parser.error(f"--resume: there is no checkpoint {args.resume}")
-    if os.environ.get("PUFFRUN_SMOKE") == "1":
+    if smoke:
         args.updates, args.envs, args.eval_episodes, args.roads = min(args.updates, 2), 64, 64, 1
     limit = os.environ.get("PUFFRUN_MAX_STEPS", "")
     if limit.isdecimal():
