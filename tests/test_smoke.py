@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -177,12 +178,35 @@ SUSPICIOUS = [
     ("env.c:12:3: runtime error: index 5 out of bounds", "sanitizer"),
     ("update 3  loss nan  return 0.1", "loss"),
     ("{'policy_loss': nan}", "loss"),
+    ("loss tensor(nan)", "loss"),
+    ("{'loss': tensor(nan, grad_fn=<MseLossBackward0>)}", "loss"),
+    ("loss: tensor([inf], device='cuda:0')", "loss"),
+    ("loss=np.float32(nan)", "loss"),
+    ("losses: tensor([   nan, 1.0000])", "loss"),
+    ("loss\tnan", "loss"),
+    ("loss | nan |", "loss"),
+    ("loss -> nan", "loss"),
+    ("train/loss: -inf", "loss"),
+    ("loss_pi=nan loss_v=0.1", "loss"),
+    ("Loss: \x1b[31mnan\x1b[0m", "loss"),
+    ('{"loss": "NaN", "step": 3}', "loss"),
+    ("best_loss: nan", "loss"),
+    ("min_val_loss=inf  val_loss=inf", "loss"),
     ("OSError: [Errno 28] No space left on device", "refused"),
 ]
 HARMLESS = [
     "update 3/100  steps 4,096  goal 12.0 %  return -1.30",
     "reward nan",  # an episode that has not ended yet
     "loss 0.312  nan_count 0",
+    "min_val_loss=inf (first epoch)",
+    "best_loss: inf",
+    "best loss: inf",
+    "lowest_train_loss = tensor(inf)",
+    "val_loss_min=inf",
+    "bestLoss: inf",
+    "lossless: nan",
+    "loss: nan-safe reduction is on",
+    "loss: infeasible actions 0",
     "loading banana_loss_info",
     "FutureWarning: torch.load",
     "no errors, 0 failed",
@@ -199,6 +223,23 @@ def test_output_that_a_healthy_run_does_not_have(line, why):
 @pytest.mark.parametrize("line", HARMLESS)
 def test_output_that_is_harmless(line):
     assert find_suspicions(0, [line]) == ()
+
+
+@pytest.mark.parametrize("part", ["a", "loss_", "best_", "loss", " ", "loss: ", "->"])
+def test_a_long_line_costs_no_more_than_its_length(part):
+    started_s = time.process_time()
+    assert find_suspicions(0, ["loss" + part * (60_000 // len(part))]) == ()
+    assert time.process_time() - started_s < 3.0
+
+
+def test_repeated_output_is_one_finding_a_reason():
+    lines = [f"loss nan  step {step}" for step in range(200)] + ["CUDA error: busy"]
+    shown = find_suspicions(1, lines)
+    assert [(seen.line, seen.more) for seen in shown] == [(1, 199), (201, 0)]
+    evidence = Evidence((replace(TRAINED.ranks[0], suspicions=shown), TRAINED.ranks[1]))
+    (_, first), (_, second) = judge_run(DONE, evidence, RULES, "d").findings
+    assert first.message == "line 1 of its log, and 199 more: loss nan  step 0"
+    assert second.message == "line 201 of its log: CUDA error: busy"
 
 
 def test_a_printed_traceback_is_named_by_its_exception_and_may_be_allowed():

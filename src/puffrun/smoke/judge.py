@@ -230,10 +230,14 @@ def _judge_output(outcome: Outcome, evidence: Evidence) -> Check:
     findings = tuple(
         Finding(
             f"suspicious output of rank {seen.rank}: {seen.why}",
-            f"line {seen.line} of its log: {seen.text}",
+            f"line {seen.line} of its log{_count_more(seen.more)}: {seen.text}",
             hint="`--allow REGEX` for a line that is harmless",
         )
         for rank in evidence.ranks
         for seen in rank.suspicions
     )
     return Check("output", "nothing suspicious", findings)
+
+
+def _count_more(more: int) -> str:
+    return f", and {more} more" if more else ""

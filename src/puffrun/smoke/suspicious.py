@@ -2,25 +2,34 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from puffrun.errors import UsageError
-
-MAX_PER_RANK = 5  # the first ones tell; the log has the rest
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A line of a rank's log (counted from 1), and why it is no good sign."""
+    """A line of a rank's log (counted from 1), why it is no good sign, and how many more are."""
 
     rank: int
     line: int
     text: str
     why: str
+    more: int = 0
 
 
 _PRINTED = "an exception was printed"
+_NO_NUMBER = "the loss is not a number"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
+# every repetition is bounded: a long line must not cost the square of its length
+_WORD = r"\w{0,48}"
+_LOSS = rf"{_WORD}loss(es)?(_\w{{1,48}}|_?\d{{1,9}})?\b"  # not `lossless`
+# where training starts from, or a limit: what `inf` is no bad sign for
+_BOUND = rf"({_WORD}_)?(best|min|minimum|lowest)(_|{_WORD}loss)|{_WORD}loss_(best|min|lim)"
+_NOT_BOUND = rf"(?<!best[ ./-])(?<!min[ ./-])(?<!lowest[ ./-])\b(?!{_BOUND})"
+_EQUALS = r"['\"]?([\s:=|\u2192]|->|=>){1,32}['\"]?"
+_VALUE = r"((\w{0,16}tensor|array|np\.float\d{1,3}|float)\()?\[{0,4} {0,8}[-+]?"
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):", _PRINTED),
     (r"\bException ignored in", "an exception in a destructor or at exit"),
@@ -34,7 +43,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"\bout of memory\b", "memory ran out"),
     (r"\bWatchdog caught collective operation timeout\b", "a collective timed out"),
     (r"\bfind_unused_parameters\b.*\bdid not receive grad", "parameters took no part in the loss"),
-    (r"\b\w*loss\w*['\"]?\s*[:= ]\s*[-+]?(nan|inf)\b", "the loss is not a number"),
+    (rf"\b{_LOSS}{_EQUALS}{_VALUE}nan(?![\w-])", _NO_NUMBER),
+    (rf"{_NOT_BOUND}{_LOSS}{_EQUALS}{_VALUE}inf(inity)?(?![\w-])", _NO_NUMBER),
     (r"\b(Permission denied|No space left on device|Too many open files)\b", "the system refused"),
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), why) for pattern, why in _PATTERNS)
@@ -58,19 +68,23 @@ def compile_allowed(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
 def find_suspicions(
     rank: int, lines: Iterable[str], allowed: Sequence[re.Pattern[str]] = ()
 ) -> tuple[Suspicion, ...]:
-    """Find the first lines of a rank's log that a healthy run does not have."""
-    found: list[Suspicion] = []
+    """Find what a healthy run does not print: the first line of each kind, and how many more."""
+    found: dict[str, Suspicion] = {}
     numbered = enumerate(lines, 1)
     for number, line in numbered:
-        why = _find_reason(line)
+        why = _find_reason(_COLOR.sub("", line))
         if why is None:
             continue
         text = _find_exception(numbered) if why == _PRINTED else line.strip()
-        if not any(pattern.search(part) for pattern in allowed for part in (line, text)):
-            found.append(Suspicion(rank, number, text[:300], why))
-        if len(found) == MAX_PER_RANK:
-            break
-    return tuple(found)
+        if any(pattern.search(part) for pattern in allowed for part in (line, text)):
+            continue
+        first = found.get(why)
+        found[why] = (
+            replace(first, more=first.more + 1)
+            if first
+            else Suspicion(rank, number, text[:300], why)
+        )
+    return tuple(found.values())
 
 
 def _find_exception(lines: Iterator[tuple[int, str]]) -> str:
