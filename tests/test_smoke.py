@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from puffrun.cli import main
+from puffrun.cli.caller import Caller
+from puffrun.cli.verdict import make_reporter
 from puffrun.console.github import render_annotation, render_annotations, render_summary
 from puffrun.console.junit import render_junit
 from puffrun.console.paint import Paint
@@ -161,9 +163,49 @@ def test_a_verdict_survives_json():
     result = judge_run(RED[5][1], TRAINED, RULES, "d")
     text = json.dumps(verdict_as_json(result))
     again = read_verdict("something before\n" + text + "\n")
-    assert again == result.checks
+    assert again == tuple(replace(check, text=check.said) for check in result.checks)
     assert read_verdict("no json") is None
     assert read_verdict("") is None
+
+
+@pytest.mark.parametrize("case", RED, ids=lambda case: case[0])
+def test_the_text_of_a_red_check_says_what_is_wrong(case):
+    result = judge_run(case[1], case[2], RULES, "d")
+    for check in verdict_as_json(result)["checks"]:
+        if check["state"] == "red":
+            assert check["text"] == "; ".join(found["title"] for found in check["findings"])
+        else:
+            assert check["text"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("code", "ends"), [(0, 2), (1, 1), (75, 75)])
+def test_a_file_that_takes_no_verdict_hides_no_exit_code(code, ends, as_json, capfd, tmp_path):
+    findings = (Finding("bad"),) if code else ()
+    result = SmokeResult(code, 1.0, (Check("ranks", "2 ranks", findings),))
+    caller = Caller((), {"GITHUB_ACTIONS": "true"}, tmp_path)
+    reporter = make_reporter(caller, Path("/dev/full"), as_json=as_json)
+    assert reporter.report(result, "smoke") == ends
+    shown = capfd.readouterr()
+    words = "`--junit /dev/full` cannot be written: No space left on device"
+    assert f"error: {words}" in shown.err
+    assert f"::error title=puffrun smoke::{words}" in shown.err
+    assert bool(shown.out) is as_json
+
+
+@pytest.mark.parametrize("option", [["x.py"], ["--wheel", "no.whl"]])
+def test_a_usage_error_is_a_verdict_for_scripts_too(option, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["smoke", "--json", "--junit", "out/smoke.xml", *option]) == 2
+    shown = capfd.readouterr()
+    (line,) = shown.out.splitlines()
+    verdict = json.loads(line)
+    assert (verdict["verdict"], verdict["exit_code"]) == ("red", 2)
+    (check,) = verdict["checks"]
+    assert f"error: {check['text']}" in shown.err
+    suite = ET.fromstring((tmp_path / "out/smoke.xml").read_text())  # noqa: S314 - ours
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == check["text"]
 
 
 SUSPICIOUS = [

@@ -123,7 +123,7 @@ def smoke(  # noqa: PLR0913 - Typer reads one parameter an option
             return _pass_gate(wheel, asked, caller, reporter)
         return _run(asked, caller, reporter)
     except PuffrunError as error:
-        reporter.annotate_error(error)
+        reporter.report_error(error, "smoke" if wheel is None else "gate")
         raise
 
 

@@ -14,7 +14,7 @@ from puffrun.console.junit import render_junit
 from puffrun.console.smoke_lines import render_smoke
 from puffrun.errors import PuffrunError, UsageError
 from puffrun.smoke import SmokeResult
-from puffrun.smoke.verdicts import verdict_as_json
+from puffrun.smoke.verdicts import make_error_result, verdict_as_json
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,11 @@ class Reporter:
     summary_path: Path | None
 
     def report(self, result: SmokeResult, name: str, log_tail: Sequence[str] = ()) -> int:
-        """Deliver everywhere and return the exit code."""
+        """Deliver everywhere and return the exit code.
+
+        A green verdict that cannot be written where it is asked for is a usage error; a red one's
+        own exit code says more.
+        """
         lines = render_smoke(result, self.screen.width, paint=self.screen.paint, name=name)
         self.screen.say_lines(lines)
         if self.on_github:
@@ -37,16 +41,37 @@ class Reporter:
             if annotations:
                 self.screen.say_lines(annotations)
             self._append_summary(render_summary(result, name, tuple(log_tail)))
-        if self.junit_path is not None:
-            self._write_junit(render_junit(result, name))
-        if self.as_json:
-            write_stdout(json.dumps(verdict_as_json(result)) + "\n")
-        return result.exit_code
+        code = result.exit_code
+        for problem in self._write_files(result, name):
+            self.screen.error(problem.message, problem.hint)
+            self._annotate(problem)
+            code = code or int(problem.exit_code)
+        return code
 
-    def annotate_error(self, error: PuffrunError) -> None:
-        """Show GitHub why nothing was judged."""
+    def report_error(self, error: PuffrunError, name: str) -> None:
+        """Deliver why nothing was judged; the screen shows it at the very end."""
+        self._annotate(error)
+        for problem in self._write_files(make_error_result(error), name):
+            self.screen.error(problem.message, problem.hint)
+
+    def _annotate(self, error: PuffrunError) -> None:
+        """Show GitHub what puffrun could not do."""
         if self.on_github:
             self.screen.say_lines([render_error(error)])
+
+    def _write_files(self, result: SmokeResult, name: str) -> list[UsageError]:
+        """Write what scripts read, each where it can be written; return what could not be."""
+        problems = []
+        try:
+            self._write_junit(render_junit(result, name))
+        except UsageError as error:
+            problems.append(error)
+        try:
+            if self.as_json:
+                write_stdout(json.dumps(verdict_as_json(result)) + "\n")
+        except UsageError as error:
+            problems.append(error)
+        return problems
 
     def _append_summary(self, text: str) -> None:
         if self.summary_path is None:
@@ -58,7 +83,8 @@ class Reporter:
             self.screen.say(f"the step summary cannot be written: {error.strerror}")
 
     def _write_junit(self, text: str) -> None:
-        assert self.junit_path is not None  # noqa: S101 - narrows the type, not user input
+        if self.junit_path is None:
+            return
         try:
             self.junit_path.parent.mkdir(parents=True, exist_ok=True)
             self.junit_path.write_text(text, encoding="utf-8", errors="replace")

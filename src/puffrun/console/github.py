@@ -77,8 +77,7 @@ def render_summary(result: SmokeResult, name: str, log_tail: tuple[str, ...] = (
     """Return the Markdown of the step summary."""
     mark = "🟢 green" if result.green else f"🔴 red, exit {result.exit_code}"
     rows = [
-        f"| {_cell(check.name)} | {_state(check.asked, green=check.green)} | "
-        f"{_cell('; '.join(f.title for f in check.findings) or check.text)} |"
+        f"| {_cell(check.name)} | {_state(check.asked, green=check.green)} | {_cell(check.said)} |"
         for check in result.checks
     ]
     lines = [

@@ -32,9 +32,8 @@ def _render_case(check: Check, suite: str) -> str:
         return f"{start}><skipped message={_attribute(check.text)}/></testcase>\n"
     if check.green:
         return f"{start}><system-out>{_text(check.text)}</system-out></testcase>\n"
-    title = "; ".join(finding.title for finding in check.findings)
     text = "\n\n".join(_word(finding) for finding in check.findings)
-    failure = f"<failure message={_attribute(title)}>{_text(text)}</failure>"
+    failure = f"<failure message={_attribute(check.said)}>{_text(text)}</failure>"
     return f"{start}>{failure}</testcase>\n"
 
 

@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One question that was asked: `text` says what was found; no finding means that it is green.
+    """One question that was asked; green without a finding, and `text` says what was found then.
 
     `asked` is False when the run ended before the question made sense.
     """
@@ -40,6 +40,11 @@ class Check:
     def green(self) -> bool:
         """Whether nothing is wrong; a question that was not asked is not red."""
         return not self.findings
+
+    @property
+    def said(self) -> str:
+        """What to say of it: what is wrong, else what was found."""
+        return "; ".join(finding.title for finding in self.findings) or self.text
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from puffrun.errors import PuffrunError, StoppedError
 from puffrun.smoke.values import Check, Finding, SmokeResult
 
 SCHEMA = 1
@@ -23,13 +24,20 @@ def verdict_as_json(result: SmokeResult) -> dict[str, Any]:
     }
 
 
+def make_error_result(error: PuffrunError) -> SmokeResult:
+    """Make the verdict of a puffrun that could not do its job: nothing was judged."""
+    check = Check("start", "", (Finding(error.message, hint=error.hint),))
+    code = 128 + error.signum if isinstance(error, StoppedError) else int(error.exit_code)
+    return SmokeResult(code, 0.0, (check,))
+
+
 def _check_as_json(check: Check) -> dict[str, Any]:
     state = "green" if check.green else "red"
     findings = [_finding_as_json(finding) for finding in check.findings]
     return {
         "name": check.name,
         "state": state if check.asked else "not-asked",
-        "text": check.text,
+        "text": check.said,
         "findings": findings,
     }
 
