@@ -13,7 +13,7 @@ from puffrun.console.paint import Paint
 from puffrun.doctor import Facts, examine
 from puffrun.doctor.detect_project import detect_project, find_foreign_extensions, find_workers
 from puffrun.doctor.detect_software import parse_driver_cuda, parse_gpus, parse_holders
-from puffrun.doctor.detect_system import measure_space
+from puffrun.doctor.detect_system import detect_container, measure_space
 from puffrun.doctor.facts import (
     ArtifactFact,
     ForeignExtension,
@@ -34,6 +34,7 @@ from puffrun.doctor.orphans import Parent, is_adopter, is_rank
 
 MIB, GIB = 1 << 20, 1 << 30
 CLEAN = Facts()
+BOXED = Facts(in_container=True)
 H100 = GpuFact(0, "GPU-a", "NVIDIA H100", "9.0")
 WITH_GPU = Facts(
     software=Software(
@@ -76,16 +77,22 @@ PLANTED = [
     (gpu(holders=(Holder("GPU-a", 4123, "python", 71000),)), "gpu holders",
      "held by python (pid 4123, 71000 MiB)", "kill 4123"),
     (replace(CLEAN, shm=Space("s", SHM, 64 * MIB, 64 * MIB)), "shared memory", "64 MiB of 64 MiB",
+     "sudo mount -o remount"),
+    (replace(BOXED, shm=Space("s", SHM, 64 * MIB, 64 * MIB)), "shared memory", "64 MiB of 64 MiB",
      "--shm-size"),
     (replace(CLEAN, shm=Space("s", SHM, GIB, 9 * MIB, biggest=(("torch_1", GIB),))),
      "shared memory", "the biggest: torch_1 1.0 GiB", "ls -lS"),
     (replace(CLEAN, limits=Limits(open_files=64, open_files_hard=4096)), "open files",
      "may open 64 files", "ulimit -n 4096"),
     (replace(CLEAN, limits=Limits(open_files=64, open_files_hard=64)), "open files",
+     "may open 64 files", "sudo prlimit"),
+    (replace(BOXED, limits=Limits(open_files=64, open_files_hard=64)), "open files",
      "may open 64 files", "--ulimit nofile"),
     (replace(CLEAN, limits=Limits(processes=1000, processes_used=990)), "processes",
      "10 more processes", "ulimit -u"),
     (replace(CLEAN, limits=Limits(pids=100, pids_used=90)), "processes", "pids.max is 100",
+     "TasksMax"),
+    (replace(BOXED, limits=Limits(pids=100, pids_used=90)), "processes", "pids.max is 100",
      "--pids-limit"),
     (replace(CLEAN, network=Network("n7", (), error="Name or service not known")), "host name",
      "`n7` does not resolve", "/etc/hosts"),
@@ -167,6 +174,52 @@ def test_a_clean_machine_has_nothing(facts):
     lines = render_doctor(examine(facts), 80, paint=Paint(color=False))
     assert lines[-1] == "16 checks, nothing found"
     assert all(line.startswith("ok") for line in lines[:-2])
+
+
+PET = "torchrun takes PET_* as its own options"
+RANK = "a program that reads them believes that it is a rank of another run"
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ("PET_NNODES", f"{PET}; puffrun drops it"),
+        ("MASTER_ADDR RANK", f"{RANK}; puffrun drops all of them"),
+        ("PET_NNODES RANK", f"{PET}, and {RANK}; puffrun drops all of them"),
+    ],
+)
+def test_leftover_variables_are_explained_by_what_they_are(names, why):
+    facts = replace(CLEAN, launcher_variables=tuple((name, "3") for name in names.split()))
+    (finding,) = findings(facts)["environment"]
+    assert finding.why == why
+
+
+def test_a_run_without_a_name_is_not_named():
+    orphan = Orphan(77, "3", "none", "python train.py", "pid 1, init")
+    (finding,) = findings(replace(CLEAN, orphans=(orphan,)))["orphans"]
+    assert finding.found.startswith("pid 77 is rank 3 without a launcher (adopted by pid 1, init)")
+
+
+@pytest.mark.parametrize("is_boxed", [False, True])
+def test_docker_is_advised_in_a_container_only(is_boxed):
+    limits = Limits(open_files=64, open_files_hard=64, pids=100, pids_used=90)
+    facts = replace(
+        CLEAN,
+        limits=limits,
+        shm=Space("s", SHM, MIB, MIB),
+        tracing=Tracing(ptrace_scope=1, may_ptrace=False),
+        in_container=is_boxed,
+    )
+    fixes = [finding.fix for found in findings(facts).values() for finding in found]
+    assert ["docker run" in fix for fix in fixes] == [is_boxed] * 4
+
+
+def test_a_container_is_known_by_what_its_engine_leaves(tmp_path):
+    assert not detect_container({}, tmp_path)
+    assert detect_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+    assert detect_container({"container": "lxc"}, tmp_path)
+    (tmp_path / ".dockerenv").touch()
+    assert detect_container({}, tmp_path)
 
 
 def test_what_is_shown():

@@ -9,6 +9,7 @@ from puffrun.config import RunConfig
 from puffrun.doctor.detect_project import detect_project
 from puffrun.doctor.detect_software import detect_gpus, detect_software
 from puffrun.doctor.detect_system import (
+    detect_container,
     detect_limits,
     detect_locks,
     detect_network,
@@ -57,6 +58,7 @@ def detect_facts(config: RunConfig, environ: Mapping[str, str], python: str) -> 
             locks=detect_locks(config.state_dir, python),
             tracing=detect_tracing(environ, python),
             project=project,
+            in_container=detect_container(environ),
         )
 
 

@@ -31,6 +31,13 @@ with open(sys.argv[1]) as file:
 _REFUSED = 3
 
 
+def detect_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """Tell whether limits are set where a container is started, by what engines leave in it."""
+    marks = (".dockerenv", "run/.containerenv", "run/systemd/container")
+    is_named = "KUBERNETES_SERVICE_HOST" in environ or bool(environ.get("container"))
+    return is_named or any((root / mark).exists() for mark in marks)
+
+
 def detect_limits() -> Limits:
     """Read the limits of this process, which ranks inherit."""
     files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

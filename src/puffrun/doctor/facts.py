@@ -180,3 +180,4 @@ class Facts:
     locks: Locks = field(default_factory=Locks)
     tracing: Tracing = field(default_factory=Tracing)
     project: Project = field(default_factory=Project)
+    in_container: bool = False

@@ -1,6 +1,6 @@
 """Checks of the machine: limits, shared memory, names, variables, processes, disks, locks. Pure."""
 
-from puffrun.doctor.facts import Facts, Limits, Network, Space
+from puffrun.doctor.facts import Facts, Network, Space
 from puffrun.doctor.finding import Finding
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -38,7 +38,8 @@ def check_shm(facts: Facts) -> list[Finding]:
     if big:
         fix = f"ls -lS {shm.path}"
     else:
-        fix = f"mount -o remount,size=8G {shm.path}   (docker run --shm-size=8g)"
+        grow = f"sudo mount -o remount,size=8G {shm.path}"
+        fix = "docker run --shm-size=8g" if facts.in_container else grow
     return [Finding(found + (f"; the biggest: {big}" if big else ""), why, fix)]
 
 
@@ -54,25 +55,26 @@ def check_files(facts: Facts) -> list[Finding]:
         return []
     hard = limits.open_files_hard
     fits = hard is None or hard >= 4096  # noqa: PLR2004 - what the hint says
-    fix = "ulimit -n 4096" if fits else "docker run --ulimit nofile=65536, or limits.conf"
+    raised = "sudo prlimit --pid $$ --nofile=65536:65536"
+    fix = "docker run --ulimit nofile=65536" if facts.in_container else raised
     return [
         Finding(
             f"a process may open {limits.open_files} files (ulimit -n)",
             "pipes, sockets and data loaders of a few ranks need more: `Too many open files`",
-            fix,
+            "ulimit -n 4096" if fits else fix,
         )
     ]
 
 
 def describe_processes(facts: Facts) -> str:
     """Say how many more processes fit."""
-    room = _find_room(facts.limits)
+    room = _find_room(facts)
     return "no limit" if room is None else f"room for {room[0]} more"
 
 
 def check_processes(facts: Facts) -> list[Finding]:
     """Ask whether ranks with their threads and workers may be started."""
-    room = _find_room(facts.limits)
+    room = _find_room(facts)
     if room is None or room[0] >= HEADROOM:
         return []
     return [
@@ -84,14 +86,16 @@ def check_processes(facts: Facts) -> list[Finding]:
     ]
 
 
-def _find_room(limits: Limits) -> tuple[int, str, str] | None:
-    rooms = []
+def _find_room(facts: Facts) -> tuple[int, str, str] | None:
+    limits, rooms = facts.limits, []
     if limits.processes is not None:
         name = f"ulimit -u {limits.processes}, {limits.processes_used} in use"
         rooms.append((limits.processes - limits.processes_used, name, "ulimit -u 65536"))
     if limits.pids is not None:
         name = f"the cgroup's pids.max is {limits.pids}, {limits.pids_used} in use"
-        rooms.append((limits.pids - limits.pids_used, name, "docker run --pids-limit=-1"))
+        raised = "sudo systemctl set-property user-$(id -u).slice TasksMax=infinity"
+        fix = "docker run --pids-limit=-1" if facts.in_container else raised
+        rooms.append((limits.pids - limits.pids_used, name, fix))
     return min(rooms) if rooms else None
 
 
@@ -144,13 +148,22 @@ def check_variables(facts: Facts) -> list[Finding]:
         found.append(
             Finding(
                 f"left over from another launcher: {shown}",
-                "torchrun takes PET_* as its own options; puffrun drops all of them",
+                _explain_leftovers([name for name, _ in facts.launcher_variables]),
                 f"unset {names}",
             )
         )
     for name, value in facts.collective_variables:
         found += _check_collective(name, value, facts.network)
     return found
+
+
+def _explain_leftovers(names: list[str]) -> str:
+    reasons = []
+    if any(name.startswith("PET_") for name in names):
+        reasons.append("torchrun takes PET_* as its own options")
+    if not all(name.startswith("PET_") for name in names):
+        reasons.append("a program that reads them believes that it is a rank of another run")
+    return f"{', and '.join(reasons)}; puffrun drops {'all of them' if names[1:] else 'it'}"
 
 
 def _check_collective(name: str, value: str, network: Network) -> list[Finding]:
@@ -179,13 +192,18 @@ def check_orphans(facts: Facts) -> list[Finding]:
     """Name the ranks that somebody's launcher left behind."""
     return [
         Finding(
-            f"pid {orphan.pid} is rank {orphan.rank} of run {orphan.run_id} without a launcher "
+            f"pid {orphan.pid} is rank {orphan.rank}{_name_run(orphan.run_id)} without a launcher "
             f"(adopted by {orphan.parent}): {orphan.command}",
             "it holds its GPU, its port and its memory until somebody ends it",
             f"kill {orphan.pid}",
         )
         for orphan in facts.orphans
     ]
+
+
+def _name_run(run_id: str) -> str:
+    """Name the run, if it has a name: torchrun calls those that got none `none`."""
+    return f" of run {run_id}" if run_id not in ("", "none") else ""
 
 
 def describe_spaces(facts: Facts) -> str:
@@ -251,5 +269,6 @@ def check_tracing(facts: Facts) -> list[Finding]:
     if tracing.may_ptrace:
         return []
     scope = f" (kernel.yama.ptrace_scope={tracing.ptrace_scope})" if tracing.ptrace_scope else ""
-    fix = "sudo sysctl kernel.yama.ptrace_scope=0   (docker run --cap-add=SYS_PTRACE)"
+    allow = "sudo sysctl kernel.yama.ptrace_scope=0"
+    fix = "docker run --cap-add=SYS_PTRACE" if facts.in_container else allow
     return [Finding(f"py-spy may not look into other processes{scope}", why, fix, "note")]
