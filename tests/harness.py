@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from puffrun.process import ProcStat, find_stat, read_stats, send_signal
@@ -41,7 +41,6 @@ class Run:
     cwd: Path
     out: Path
     err: Path
-    pids: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def stderr(self) -> str:

@@ -8,7 +8,7 @@ limit, nothing of it is alive, report.json is valid, and the logs are complete.
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness import Run
 
@@ -27,7 +27,6 @@ class Fault:
     do: Callable[[Run], None] | None = None
     victims: tuple[int, ...] | None = None
     says: str = ""  # what the card has to say
-    outcomes: tuple[str, ...] = field(default=())
 
 
 def send(signum: int, *, times: int = 1) -> Callable[[Run], None]:

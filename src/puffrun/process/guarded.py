@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -277,7 +277,6 @@ def end_orphans(grace_s: float, leaders: Iterable[int] = ()) -> GuardedExit:
     Children that this process knows (other guardians, captured commands) are left alone.
     """
     me = os.getpid()
-    statuses: dict[int, int] = {}
 
     def find_members() -> list[ProcStat]:
         stats = read_stats()
@@ -286,7 +285,7 @@ def end_orphans(grace_s: float, leaders: Iterable[int] = ()) -> GuardedExit:
         adopted = [s for s in stats.values() if s.ppid == me and s.pid not in known]
         for stat in adopted:
             if not stat.alive:
-                _reap(stat.pid, statuses)
+                _reap(stat.pid)
         return adopted + find_descendants([s.pid for s in adopted], stats)
 
     ending = Ending(EndingPlan(grace_s, tuple(leaders)), time.monotonic(), find_members)
@@ -297,10 +296,6 @@ def end_orphans(grace_s: float, leaders: Iterable[int] = ()) -> GuardedExit:
     return GuardedExit(None, ending.touched, ending.leftovers)
 
 
-def _reap(pid: int, statuses: dict[int, int]) -> None:
-    try:
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
-    if reaped:
-        statuses[pid] = os.waitstatus_to_exitcode(status)
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
