@@ -1,11 +1,15 @@
 """Each local rank ends in a way of its own, without torch; what is printed and how is compared."""
 
 import atexit
+import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import warnings
+from pathlib import Path
 
 
 class LocalError(Exception):
@@ -91,6 +95,31 @@ def half_a_line() -> None:
     os._exit(8)
 
 
+def unflushed() -> None:
+    sys.unflushed = os.fdopen(os.dup(1), "w")  # with a buffer, and closed by nobody
+    sys.unflushed.write("Python's buffer\n")
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    libc.fputs(b"C's buffer\n", ctypes.c_void_p(libc.fdopen(os.dup(1), b"w")))
+    deep(0)
+
+
+def with_a_destructor() -> None:
+    source = """
+        #include <stdio.h>
+        __attribute__((destructor)) static void end(void) { puts("the library has ended"); }
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / "library.so"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-xc", "-", "-o", library],
+            input=source,
+            text=True,
+            check=True,
+        )
+        ctypes.CDLL(str(library))
+
+
 WAYS = [
     lambda: None,
     sys.exit,
@@ -118,6 +147,9 @@ WAYS = [
     lambda: print("\N{SNOWMAN}", file=sys.stderr),
     lambda: print(input("? ")),
     lambda: print(int(sys.stdin.isatty()), sys.stdin.read()),
+    unflushed,
+    with_a_destructor,
+    lambda: ctypes.CDLL(None).exit(6),
 ]
 
 if __name__ == "__main__":

@@ -24,11 +24,13 @@ def test_ends_are_the_same(tmp_path: Path) -> None:
     executed, forked = in_both_modes([program], ways, tmp_path)
     assert forked == executed
     assert [end.returncode for end in forked] == ENDINGS
+    assert forked[26].out == "Python's buffer\nC's buffer\n"
+    assert forked[27].out == "the library has ended\n"
 
 
 ENDINGS = [
     0, 0, 0, 7, 255, 3, 1, 1, 1, 1, 1, 0, 0, 0, 21, 9, -signal.SIGINT, 1, 1, 8, 0,
-    -signal.SIGTERM, -signal.SIGABRT, 0, 0, 0,
+    -signal.SIGTERM, -signal.SIGABRT, 0, 0, 0, 1, 0, 6,
 ]  # fmt: skip
 
 
