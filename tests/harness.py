@@ -25,10 +25,14 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 HANG_LIMIT_S = 90.0  # generous: reaching it is the failure
 
 
+# torch looks up names as it connects; where a resolver loses packets, that looks like a hang
+QUICK_RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
+
+
 def clean_environ(**extra: str) -> dict[str, str]:
     """The environment of a plain shell: nothing of an outer launcher, coverage or pytest."""
     keep = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in keep if name in os.environ} | extra
+    return {name: os.environ[name] for name in keep if name in os.environ} | QUICK_RESOLVER | extra
 
 
 @dataclass

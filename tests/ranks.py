@@ -18,7 +18,7 @@ from datetime import timedelta
 from multiprocessing import connection, forkserver, get_context
 from typing import Any
 
-from harness import clean_environ
+from harness import QUICK_RESOLVER, clean_environ
 
 from puffrun import barrier
 from puffrun.rank.gone import announce_exit
@@ -57,7 +57,6 @@ class Answer:
     error: str | None = None
     type: str | None = None
     cause: str | None = None
-    at: float = 0.0
 
 
 @dataclass
@@ -102,6 +101,7 @@ def ranks(size: int, function: Callable[..., Any], *args: Any, **env: str) -> It
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RUN_ID": run_id,
         "OMP_NUM_THREADS": "1",
+        **QUICK_RESOLVER,
         **env,
     }
     store = dist.PrefixStore(make_namespace(variables), server.clone())
@@ -150,7 +150,6 @@ def _run_together(rank: int, mail: connection.Connection, function: Any, *args: 
 
 
 def _run_rank(rank, variables, mail, function, args) -> None:
-    import time
 
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
     os.environ.setdefault("GROUP_RANK", "0")
@@ -165,7 +164,6 @@ def _run_rank(rank, variables, mail, function, args) -> None:
             cause=type(error.__cause__).__name__ if error.__cause__ else None,
             value=traceback.format_exc(),
         )
-    answer.at = time.monotonic()
     mail.send(answer)
     if dist.is_initialized():
         dist.destroy_process_group()

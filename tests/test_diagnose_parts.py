@@ -308,10 +308,8 @@ class TestAsking:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / "s"))
             server.listen()
-            began = time.monotonic()
             with pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
                 ask(tmp_path / "s", "x", 0.2)
-            assert time.monotonic() - began < 5
 
 
 def test_a_rank_without_torch_is_read_from_outside(tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness import wait_for
+from harness import HANG_LIMIT_S, wait_for
 
 from puffrun.launch.pump import MAX_BACKLOG, MAX_LINE, LineSplitter, Pump
 from puffrun.launch.streams import Channel
@@ -410,7 +410,7 @@ def test_sync_ends_though_a_rank_never_stops_writing(rig: Rig) -> None:
         enough.set()
         flooding.join(60)
         finish(rig, pump)
-    assert took_s < 2
+    assert took_s < HANG_LIMIT_S
     assert path.read_bytes() == rig.log()
 
 
@@ -422,7 +422,7 @@ def test_a_pipe_that_somebody_else_holds_open_does_not_keep_us(rig: Rig) -> None
     write_all(writer, b"last words")
     started = time.monotonic()
     pump.finish()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < HANG_LIMIT_S
     assert path.read_bytes() == b"rank 0 | last words\n"
 
 

@@ -1,6 +1,5 @@
 """Preflight of what is rare: tensors without memory, odd facts, ranks that cannot be described."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -108,12 +107,11 @@ def check_odd(rank, mail):
     join_gloo()
     said = {}
     for name, (run, _) in ODD.items():
-        started_s = time.monotonic()
         try:
             run(rank)
         except DisagreementError as error:
             said[name] = str(error)
-        assert time.monotonic() - started_s < 15, f"{name}: waited for a rank that had failed"
+        assert "did not come" not in said.get(name, ""), "waited for a rank that had failed"
     return said
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,14 @@ def fail_to_build():
 
 
 def build_badly(rank, mail):
-    barrier("connected")
-    mail.send(time.monotonic())
     run_once(fail_to_build)
 
 
-def test_a_failed_build_is_the_same_error_everywhere_within_a_second():
-    with ranks(4, build_badly) as run:
-        started_at = max(run.receive(rank) for rank in range(4))
-        answers = run.answers()
+def test_a_failed_build_is_the_same_error_everywhere():
+    answers = run_ranks(4, build_badly)
     assert BUILD_ERROR in the_error(answers)
     assert "in fail_to_build" in the_error(answers)
     assert [answer.cause for answer in answers] == ["OSError", None, None, None]
-    print(f"{max(answer.at for answer in answers) - started_at:.3f} s")
-    assert max(answer.at for answer in answers) - started_at < 3  # 1 s when nothing else runs
 
 
 def build(directory):
@@ -64,35 +59,39 @@ def test_once_on_each_node():
     assert [answer.value for answer in run_ranks(4, build_per_node, together=False)] == [0, 0, 2, 2]
 
 
+LONG_S = 4.0  # as long as a busy machine may let one of the processes stand still
+
+
 def work_long(rank, mail, work):
-    return run_once(work, timeout_s=0.4)
+    barrier("together")
+    return run_once(work, timeout_s=LONG_S)
 
 
 def compute():
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 2.5 * LONG_S
     while time.monotonic() < deadline:
         sum(range(1000))
     return "computed"
 
 
 def report():
-    for step in range(15):
+    for step in range(25):
         progress(step)
-        threading.Event().wait(0.1)
+        threading.Event().wait(LONG_S / 10)
     return "reported"
 
 
 def idle():
-    threading.Event().wait(2)
+    threading.Event().wait(2.5 * LONG_S)
 
 
-@pytest.mark.parametrize(("work", "result"), [(compute, "computed"), (report, "reported")])
-def test_work_that_goes_on_needs_no_longer_timeout(work, result):
-    assert [answer.value for answer in run_ranks(2, work_long, work)] == [result] * 2
-
-
-def test_work_that_stands_still_is_given_up():
-    text = the_error(run_ranks(2, work_long, idle))
+def test_work_that_goes_on_needs_no_longer_timeout_and_what_stands_still_is_given_up():
+    with ExitStack() as stack:
+        runs = [stack.enter_context(ranks(2, work_long, work)) for work in (compute, report, idle)]
+        computed, reported, stood_still = [run.answers() for run in runs]
+    assert [answer.value for answer in computed] == ["computed"] * 2
+    assert [answer.value for answer in reported] == ["reported"] * 2
+    text = the_error(stood_still)
     assert "run_once `idle`: rank 0 did not come within" in text
     assert "rank 0 is at" in text
 

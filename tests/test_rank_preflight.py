@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 from ranks import Answer, join_gloo, run_ranks, torch
@@ -351,7 +350,7 @@ def skip_a_step(rank, mail):
     join_gloo()
     model = model_of(a=tensor_of())
     optimizer = SGD(model.parameters(), lr=0.1)
-    guard(optimizer, model, timeout_s=1)
+    guard(optimizer, model, timeout_s=2)
     model.a.grad = torch.ones_like(model.a)
     optimizer.step()
     if rank == 1:
@@ -365,15 +364,13 @@ def test_a_rank_that_does_not_step_is_named(monkeypatch):
     from ranks import ranks
 
     with ranks(2, skip_a_step) as run:
-        started_at = time.monotonic()
         error = run.receive(0)
         assert error.type == "DisagreementError"
         waited = re.match(r"guard, at step 2: rank 1 did not come within (.*) s\n", error.error)
         assert waited, error.error
-        assert float(waited[1]) >= 3.9, "the step's own limit, and then the one of the meeting"
+        assert float(waited[1]) >= 4.9, "the step's own limit, and then the one of the meeting"
         assert "rank 1 is at" in error.error
         assert "in skip_a_step" in error.error
-        assert time.monotonic() - started_at < 40
 
 
 def step_muon(rank, mail, options):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -269,9 +268,8 @@ def test_output_that_is_harmless(line):
 
 @pytest.mark.parametrize("part", ["a", "loss_", "best_", "loss", " ", "loss: ", "->"])
 def test_a_long_line_costs_no_more_than_its_length(part):
-    started_s = time.process_time()
-    assert find_suspicions(0, ["loss" + part * (60_000 // len(part))]) == ()
-    assert time.process_time() - started_s < 3.0
+    size = 600_000  # a search that goes back would take hours
+    assert find_suspicions(0, ["loss" + part * (size // len(part))]) == ()
 
 
 def test_repeated_output_is_one_finding_a_reason():
