@@ -574,13 +574,14 @@ def test_a_command_whose_output_we_want_is_no_orphan(tmp_path: Path) -> None:
         fifo = sys.argv[2]
         os.mkfifo(fifo)
         results = []
-        argv = ["sh", "-c", f"read word < {fifo}; read word < {fifo}; echo $word"]
+        argv = ["sh", "-c", f"exec < {fifo}; read word; read word; echo $word"]
         thread = threading.Thread(target=lambda: results.append(run_captured(argv, timeout_s=30)))
         thread.start()
-        Path(fifo).write_text("it runs\\n")
-        os.kill(guarded.pid, signal.SIGKILL)
-        guarded.wait(30)
-        Path(fifo).write_text("done\\n")
+        with open(fifo, "w") as words:
+            print("it runs", file=words, flush=True)
+            os.kill(guarded.pid, signal.SIGKILL)
+            guarded.wait(30)
+            print("done", file=words)
         thread.join()
         say(pids=pids, out=results[0].stdout.decode(), code=results[0].returncode)
     """
