@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -27,6 +26,7 @@ from puffrun.artifacts import (
 )
 from puffrun.artifacts.events import Installed, Retrying, Stale
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigFile
 from puffrun.cli.streams import write_stdout
 from puffrun.config import RunConfig, load_config
 from puffrun.console import make_screen
@@ -47,9 +47,7 @@ def build_artifacts(  # noqa: PLR0913 - Typer reads one parameter an option
         typer.Argument(metavar="[NAMES]...", help="Artifacts, with all they need (default: all)."),
     ] = None,
     *,
-    config: Annotated[
-        Path | None, typer.Option("-c", "--config", metavar="FILE", help="A TOML file, or `demo`.")
-    ] = None,
+    config: ConfigFile = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only look: exit 0 if all are fresh, else 1.")
     ] = False,

@@ -4,12 +4,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigFile
 from puffrun.cli.streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import make_screen
@@ -23,9 +23,7 @@ FOUND = 1  # what doctor exits with when there is a problem
 def doctor(
     ctx: typer.Context,
     *,
-    config: Annotated[
-        Path | None, typer.Option("-c", "--config", metavar="FILE", help="A TOML file, or `demo`.")
-    ] = None,
+    config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> int:
     """Look at the machine and the project. Exits 1 when there is a problem; notes are none."""

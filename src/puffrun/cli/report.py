@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigOfRuns
 from puffrun.cli.streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import PREFIX, facts_from_json, make_screen, render_card, render_title
@@ -21,10 +22,7 @@ def report(
         typer.Argument(metavar="RUN", help="A run's id, the start of it, or its directory."),
     ] = None,
     *,
-    config: Annotated[
-        Path | None,
-        typer.Option("-c", "--config", help="The config whose runs are meant.", metavar="FILE"),
-    ] = None,
+    config: ConfigOfRuns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json instead of the card.")
     ] = False,

@@ -13,6 +13,7 @@ import typer
 import puffrun
 from puffrun.cli.build import stopped_by_signals
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigFile, IsModule
 from puffrun.cli.train import load_asked, make_checked_plan, take_target
 from puffrun.cli.verdict import Reporter, make_reporter
 from puffrun.cluster import detect_allocation
@@ -50,10 +51,8 @@ def smoke(  # noqa: PLR0913 - Typer reads one parameter an option
         typer.Argument(metavar="[TARGET] [ARGS]...", help="As for `puffrun train`."),
     ] = None,
     *,
-    config: Annotated[
-        Path | None, typer.Option("-c", "--config", metavar="FILE", help="A TOML file, or `demo`.")
-    ] = None,
-    is_module: Annotated[bool, typer.Option("-m", "--module", help="TARGET is a module.")] = False,
+    config: ConfigFile = None,
+    is_module: IsModule = False,
     cpus: Annotated[Text, typer.Option(metavar="N", help="Ranks on the CPU (2).")] = None,
     gpus: Annotated[Text, typer.Option(metavar="N|all", help="Ranks with a GPU each.")] = None,
     steps: Annotated[

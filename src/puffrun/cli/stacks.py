@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigOfRuns
 from puffrun.cli.streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import PREFIX, make_screen
@@ -26,10 +27,7 @@ def stacks(
         typer.Argument(metavar="RUN", help="A live run's id, the start of it, or its directory."),
     ] = None,
     *,
-    config: Annotated[
-        Path | None,
-        typer.Option("-c", "--config", help="The config whose runs are meant.", metavar="FILE"),
-    ] = None,
+    config: ConfigOfRuns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON, as report.json has it.")
     ] = False,

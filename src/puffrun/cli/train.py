@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from puffrun.cli.caller import Caller
+from puffrun.cli.options import ConfigFile, IsModule
 from puffrun.cli.streams import write_stdout
 from puffrun.cluster import detect_allocation
 from puffrun.config import RunConfig, apply_flags, load_config
@@ -37,10 +38,8 @@ def train(  # noqa: PLR0913 - Typer reads one parameter an option
         ),
     ] = None,
     *,
-    config: Annotated[
-        Path | None, typer.Option("-c", "--config", metavar="FILE", help="A TOML file, or `demo`.")
-    ] = None,
-    is_module: Annotated[bool, typer.Option("-m", "--module", help="TARGET is a module.")] = False,
+    config: ConfigFile = None,
+    is_module: IsModule = False,
     gpus: Annotated[Text, typer.Option(metavar="N|all|auto", help=_GPUS)] = None,
     gpu_ids: Annotated[Text, typer.Option(metavar="LIST", help="Just these GPUs: 0,2,5.")] = None,
     cpus: Annotated[Text, typer.Option(metavar="N", help="Ranks on the CPU (gloo).")] = None,
