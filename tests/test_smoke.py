@@ -302,7 +302,8 @@ def test_the_first_compiler_error_is_found(tmp_path):
     ("args", "words"),
     [
         ("smoke nosuch.py", "script nosuch.py does not exist"),
-        ("smoke --steps 0 x.py", "--steps"),
+        ("smoke --steps 0 x.py", "`--steps 0` is no number of steps"),
+        (f"smoke --steps {'9' * 5000} x.py", "is no number of steps"),
         ("smoke --timeout abc x.py", "`--timeout` must be a number of seconds"),
         ("smoke --allow ( x.py", "is no regular expression"),
         ("smoke --extra-site . x.py", "--extra-site goes with --wheel"),
@@ -315,10 +316,12 @@ def test_usage_errors_are_annotated_too(args, words, tmp_path, monkeypatch, capf
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (tmp_path / "x.py").touch()
-    assert main(args.split()) == 2
-    shown = capfd.readouterr().err
+    assert main([*args.split()[:1], "--json", *args.split()[1:]]) == 2
+    verdict, shown = capfd.readouterr()
     assert words in shown
     assert "Traceback" not in shown
+    if "--junit" not in args:
+        assert json.loads(verdict)["exit_code"] == 2
     assert list(tmp_path.glob(".puffrun/runs/*")) == []
 
 

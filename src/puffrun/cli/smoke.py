@@ -40,6 +40,7 @@ from puffrun.smoke.values import ENV_MAX_STEPS, ENV_SMOKE
 # what a smoke run waits for at most, where the config would wait longer
 GRACE_S, STALL_S, EXIT_S = 5.0, 30.0, 20.0
 TIMEOUT = "120"
+MAX_DIGITS = 19  # of a number of steps: what a program can count to
 NO_LIMIT_S = 24 * 3600.0  # of the gate's wait for a run that has none
 Text = str | None
 
@@ -56,8 +57,8 @@ def smoke(  # noqa: PLR0913 - Typer reads one parameter an option
     cpus: Annotated[Text, typer.Option(metavar="N", help="Ranks on the CPU (2).")] = None,
     gpus: Annotated[Text, typer.Option(metavar="N|all", help="Ranks with a GPU each.")] = None,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=1, help=f"What the program gets as {ENV_MAX_STEPS}.")
-    ] = 10,
+        str, typer.Option(metavar="N", help=f"What the program gets as {ENV_MAX_STEPS}.")
+    ] = "10",
     timeout: Annotated[
         str, typer.Option(metavar="S", help="Hard limit of the whole run, artifacts included.")
     ] = TIMEOUT,
@@ -105,25 +106,32 @@ def smoke(  # noqa: PLR0913 - Typer reads one parameter an option
         "grace": grace,
         "run-dir": run_dir,
     }
-    asked = Asked(
-        config=config,
-        words=tuple(target or ()),
-        is_module=is_module,
-        flags=flags,
-        steps=steps,
-        allow=tuple(allow or ()),
-        progress_check=progress_check,
-        as_json=as_json,
-        extra_sites=tuple(extra_site or ()),
-    )
     reporter = make_reporter(caller, junit, as_json=as_json)
     try:
+        asked = Asked(
+            config=config,
+            words=tuple(target or ()),
+            is_module=is_module,
+            flags=flags,
+            steps=_read_steps(steps),
+            allow=tuple(allow or ()),
+            progress_check=progress_check,
+            as_json=as_json,
+            extra_sites=tuple(extra_site or ()),
+        )
         if wheel is not None:
             return _pass_gate(wheel, asked, caller, reporter)
         return _run(asked, caller, reporter)
     except PuffrunError as error:
         reporter.report_error(error, "smoke" if wheel is None else "gate")
         raise
+
+
+def _read_steps(text: str) -> int:
+    """Read `--steps` here, not in the parser of options: a mistake reaches the JUnit file too."""
+    if not (text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS and int(text) > 0):
+        raise UsageError(f"`--steps {text}` is no number of steps", hint="`--steps 10`")
+    return int(text)
 
 
 @dataclass(frozen=True)
