@@ -302,8 +302,8 @@ def test_the_first_compiler_error_is_found(tmp_path):
     ("args", "words"),
     [
         ("smoke nosuch.py", "script nosuch.py does not exist"),
-        ("smoke --steps 0 x.py", "`--steps 0` is no number of steps"),
-        (f"smoke --steps {'9' * 5000} x.py", "is no number of steps"),
+        ("smoke --steps 0 x.py", "`--steps` must be a whole number, 1 or more, not 0"),
+        (f"smoke --steps {'9' * 5000} x.py", "`--steps` must be a whole number"),
         ("smoke --timeout abc x.py", "`--timeout` must be a number of seconds"),
         ("smoke --allow ( x.py", "is no regular expression"),
         ("smoke --extra-site . x.py", "--extra-site goes with --wheel"),
