@@ -130,7 +130,9 @@ def smoke(  # noqa: PLR0913 - Typer reads one parameter an option
 def _read_steps(text: str) -> int:
     """Read `--steps` here, not in the parser of options: a mistake reaches the JUnit file too."""
     if not (text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS and int(text) > 0):
-        raise UsageError(f"`--steps` must be a whole number, 1 or more, not {text:.20}", hint="`--steps 10`")
+        raise UsageError(
+            f"`--steps` must be a whole number, 1 or more, not {text:.20}", hint="`--steps 10`"
+        )
     return int(text)
 
 
