@@ -296,22 +296,23 @@ def test_a_rank_that_exits_keeps_its_code_and_does_not_wait():
     assert "agree `load`: rank 0 failed: SystemExit: 3" in the_error(answers[1:])
 
 
-def interrupt_the_waiting(rank, mail):
-    if rank == 0:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            barrier("wait")
-        except KeyboardInterrupt:
-            mail.send("interrupted")
-            return
-    assert mail.recv() == "go on"
-    barrier("wait")
+def meet_again_when_told(rank, mail):
+    barrier("together")
+    mail.send("together")
+    try:
+        if rank == 1:
+            mail.recv()
+        barrier("wait")
+    except KeyboardInterrupt:
+        return "interrupted"
 
 
 def test_a_wait_can_be_interrupted_and_nobody_waits_for_it():
-    with ranks(2, interrupt_the_waiting) as run:
-        assert run.receive(0) == "interrupted"
+    with ranks(2, meet_again_when_told) as run:
+        assert [run.receive(rank) for rank in range(2)] == ["together"] * 2
+        run.store.wait(["1/who"])  # rank 0 has come
+        os.kill(run.processes[0].pid, signal.SIGINT)
+        assert run.receive(0).value == "interrupted"
         run.mail[1].send("go on")
         assert "rank 0 failed: KeyboardInterrupt" in run.receive(1).error
 

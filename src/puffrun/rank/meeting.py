@@ -130,6 +130,13 @@ class Meeting:
 
     def hold(self, timeout_s: float) -> Verdict:
         """Come, wait, return the verdict."""
+        try:
+            return self._hold(timeout_s)
+        except BaseException as interruption:
+            self._break_off(interruption)
+            raise
+
+    def _hold(self, timeout_s: float) -> Verdict:
         count, names_differ = self.come()
         if count == self._size:
             verdict = self.propose(self._conclude(0.0))
@@ -140,11 +147,7 @@ class Meeting:
             self._board.store.set(OPEN, str(self.number))
             if read_gone(self._board.store):
                 return self.propose(self._conclude(0.0))
-        try:
-            return self._wait(min(WINDOW_S, timeout_s) if hurry else timeout_s, hurry=hurry)
-        except BaseException as interruption:
-            self._break_off(interruption)
-            raise
+        return self._wait(min(WINDOW_S, timeout_s) if hurry else timeout_s, hurry=hurry)
 
     def come(self) -> tuple[int, bool]:
         """Arrive. Returns how many have come, and whether some call the meeting otherwise."""
@@ -194,7 +197,7 @@ class Meeting:
         return Absence(waited_s, gone, places, last)
 
     def _break_off(self, interruption: BaseException) -> None:
-        """Leave a meeting that this rank waited in, so that nobody waits for it in vain."""
+        """Leave a meeting that this rank was on its way to, so that nobody waits for it in vain."""
         if isinstance(interruption, (RuntimeError, TimeoutError)):
             return  # the store itself failed
         error = make_rank_error(self.mine.rank, interruption)
