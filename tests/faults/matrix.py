@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness import Run
+from harness import Run, wait_for
 
 from puffrun.process import find_stat, read_stats, send_signal
 
@@ -29,11 +29,15 @@ class Fault:
     says: str = ""  # what the card has to say
 
 
-def send(signum: int, *, times: int = 1) -> Callable[[Run], None]:
-    """Signal the launcher."""
+def send(signum: int, *, burst: int = 1, then: int = 0) -> Callable[[Run], None]:
+    """Signal the launcher; the kernel may merge a burst; `then` as many once it has obeyed."""
 
     def do(run: Run) -> None:
-        for _ in range(times):
+        for _ in range(burst):
+            run.signal(signum)
+        if then:
+            wait_for(lambda: run.events("stop"), "the launcher to stop the run")
+        for _ in range(then):
             run.signal(signum)
 
     return do
@@ -94,6 +98,7 @@ def stop_agent_and_kill_rank(run: Run) -> None:
 
 
 QUICK = ("--grace", "1")
+PATIENT = ("--grace", "3600")
 EARLY = ("--exit-timeout", "1", *QUICK)
 
 FAULTS = [
@@ -209,11 +214,32 @@ FAULTS = [
     ),
     # puffrun is told to stop
     Fault("ctrl-c", "stay.py", 130, "stop", do=send(signal.SIGINT)),
-    Fault("ctrl-c-twice", "stay.py ignore-sigterm", 130, "stop", do=send(signal.SIGINT, times=2)),
     Fault(
-        "ctrl-c-3", "stay.py ignore-sigterm", 130, "stop", None, 4, do=send(signal.SIGINT, times=3)
+        "ctrl-c-twice",
+        "stay.py ignore-sigterm",
+        130,
+        "stop",
+        options=PATIENT,
+        do=send(signal.SIGINT, then=1),
     ),
-    Fault("ctrl-c-10", "stay.py ignore-sigterm", 130, "stop", do=send(signal.SIGINT, times=10)),
+    Fault(
+        "ctrl-c-3",
+        "stay.py ignore-sigterm",
+        130,
+        "stop",
+        None,
+        4,
+        options=PATIENT,
+        do=send(signal.SIGINT, then=2),
+    ),
+    Fault(
+        "ctrl-c-10",
+        "stay.py ignore-sigterm",
+        130,
+        "stop",
+        options=QUICK,
+        do=send(signal.SIGINT, burst=10),
+    ),
     Fault("sigterm-launcher", "stay.py children", 143, "stop", do=send(signal.SIGTERM)),
     Fault("ctrl-backslash", "stay.py", 131, "stop", do=send(signal.SIGQUIT)),
     Fault("sighup-launcher", "stay.py", 129, "stop", do=send(signal.SIGHUP)),
