@@ -197,12 +197,17 @@ NO_ENDINGS = {
     """,
     "a bare thread raises": """
         import _thread, threading
-        _thread.start_new_thread(lambda: 1/0, ())
+        began = threading.Event()
+        def fail(): began.set(); 1/0
+        _thread.start_new_thread(fail, ())
+        began.wait()
         while _thread._count(): threading.Event().wait(0.01)
     """,
     "code in a native thread raises": """
         import ctypes, _thread, threading
-        _thread.start_new_thread(ctypes.pythonapi.PyRun_SimpleString, (b"1/0",))
+        began = threading.Event()
+        _thread.start_new_thread(ctypes.pythonapi.PyRun_SimpleString, (b"began.set(); 1/0",))
+        began.wait()
         while _thread._count(): threading.Event().wait(0.01)
     """,
     "code in C raises": """

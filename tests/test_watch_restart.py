@@ -58,8 +58,14 @@ FIRST = attempt(0)
         ("a later step", [attempt(0, step=5), attempt(1, step=6)], 3, 2.0),
         ("an earlier step", [attempt(0, step=5), attempt(1, step=4)], 3, NO_FURTHER),
         ("a first step", [FIRST, attempt(1, step=1)], 3, 2.0),
-        ("a longer life", [FIRST, attempt(1, lived_s=16.0)], 3, 2.0),
-        ("hardly a longer life", [FIRST, attempt(1), attempt(2, lived_s=14.0)], 3, NO_FURTHER),
+        ("a longer life", [FIRST, attempt(1, lived_s=21.0)], 3, 2.0),
+        ("hardly a longer life", [FIRST, attempt(1), attempt(2, lived_s=19.0)], 3, NO_FURTHER),
+        (
+            "a slower start",
+            [attempt(0, lived_s=1.0), attempt(1, lived_s=2.0), attempt(2, lived_s=4.0)],
+            3,
+            NO_FURTHER,
+        ),
         (
             "all used up",
             [FIRST, attempt(1, checkpoint="a"), attempt(2, checkpoint="b")],

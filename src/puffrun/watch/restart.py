@@ -8,7 +8,8 @@ from puffrun.outcome import Cause, OutcomeKind
 RESTARTABLE: tuple[OutcomeKind, ...] = ("failed", "hung")
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
-LONGER = 1.5  # an attempt that lived this many times as long as the last one got further
+LONGER = 1.5  # an attempt that lived this many times as long as the last one got further,
+LONGER_S = 10.0  # if that is as many seconds more at least: starting takes longer or shorter
 LONG_LIFE_S = 60.0  # one that lived this long got somewhere, whatever the last one did
 MAX_IDLE = 2  # restarts without a sign of progress, for a program that reports none
 
@@ -85,7 +86,8 @@ def made_progress(before: AttemptResult, after: AttemptResult) -> bool:
         return True
     if _what(before.cause) != _what(after.cause):
         return True
-    return after.duration_s > min(LONGER * before.duration_s, LONG_LIFE_S)
+    longer_s = max(LONGER * before.duration_s, before.duration_s + LONGER_S)
+    return after.duration_s > min(longer_s, LONG_LIFE_S)
 
 
 def _what(cause: Cause | None) -> tuple[str, str] | None:
