@@ -35,7 +35,7 @@ def wait_for_steps(run: Run, ranks: int) -> dict[int, int]:
     return pids
 
 
-def test_eight_ranks_are_asked_within_seconds_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_eight_ranks_are_asked_and_the_run_goes_on(tmp_path: Path) -> None:
     options = ("--cpus", "8", "--preload", "--stall-timeout", "0", "--grace", "1")
     program = (PROGRAMS / "hang_cases.py", "c_sleep_with_gil")
     with puffrun(*options, *program, cwd=tmp_path) as run:
