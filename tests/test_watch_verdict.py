@@ -122,6 +122,26 @@ HISTORIES = [
         ("stopped", 130, "stop", None, (2,)),
     ),
     (
+        "ctrl-c while a stalled run is being ended",
+        [(700, Stalled(600.0)), (701, INT), (702, INT), *ENDED],
+        ("hung", 75, "stall", None, ()),
+    ),
+    (
+        "ctrl-c while those who waited for an early leaver are being ended",
+        [(5, exited(1, 0)), (106, INT), *ENDED],
+        ("hung", 75, "early-exit", 1, ()),
+    ),
+    (
+        "ctrl-c while the ranks are ended whose agent was lost",
+        [(5, AgentLost("gone")), (6, INT), *ENDED],
+        ("launch-failed", 73, "agent-lost", None, ()),
+    ),
+    (
+        "ctrl-c after the time limit",
+        [(801, INT), *ENDED],
+        ("timeout", 124, "timeout", None, ()),
+    ),
+    (
         "dead child",
         [(5, DeadChild(3, 77, "python", -11, 5.0)), *ENDED],
         ("hung", 75, "dead-child", 3, ()),

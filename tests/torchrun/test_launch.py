@@ -629,4 +629,5 @@ def test_ctrl_c_while_waiting_for_a_restart(tmp_path: Path) -> None:
         run.signal(signal.SIGINT)
         assert run.wait() == 130
         assert run.report["outcome"] == "stopped"
+        assert "before the ranks were started again" in run.report["cause"]["summary"]
         assert run.alive() == []

@@ -100,7 +100,8 @@ class Launch:
             self._announce_restart(outcome, decision.delay_s)
             if self.inbox.stop.wait(decision.delay_s):
                 signum = self.inbox.stop.signum or 0
-                return self._with_attempts(self.conclusion.without_ranks(_stop_verdict(signum)))
+                verdict = _stop_verdict(signum, "before the ranks were started again")
+                return self._with_attempts(self.conclusion.without_ranks(verdict))
             session = self._restart_session()
 
     def _run_attempt(self, session: Session) -> Outcome:
@@ -235,6 +236,6 @@ def _build_verdict(error: ArtifactsFailedError | ArtifactsLockedError) -> Verdic
     return Verdict("artifact-failed", error.exit_code, cause)
 
 
-def _stop_verdict(signum: int) -> Verdict:
-    cause = Cause("stop", "stopped before any rank was started", signal=signum)
+def _stop_verdict(signum: int, when: str = "before any rank was started") -> Verdict:
+    cause = Cause("stop", f"stopped {when}", signal=signum)
     return Verdict("stopped", 128 + signum, cause)

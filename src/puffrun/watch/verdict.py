@@ -111,7 +111,8 @@ def _blame_first(candidates: list[RankView], failed: list[RankView]) -> Verdict 
 
 
 def _blame_signal(state: WatchState, failed: list[RankView]) -> Verdict | None:
-    if not state.signals:
+    """Unless the kill was under way before: a Ctrl-C that hurries it is not why the run ended."""
+    if not state.signals or not (isinstance(state.stop_reason, Signalled) or state.succeeded):
         return None
     signum = state.signals[0]
     cause = Cause("stop", f"stopped by {signal_name(signum)}", signal=signum)
@@ -151,7 +152,7 @@ def _blame_watchdog(state: WatchState, failed: list[RankView]) -> Verdict | None
         case AgentLost() as seen:
             cause = Cause("agent-lost", seen.what)
             return Verdict("launch-failed", 73, cause, victims)
-        case Signalled() | _:
+        case _:
             return None
 
 
