@@ -6,7 +6,6 @@ from puffrun.console.text import (
     count_cells,
     render_count,
     render_duration,
-    render_ranks,
     shorten,
     wrap,
     wrap_within,
@@ -35,22 +34,6 @@ DURATIONS = [
 @pytest.mark.parametrize(("seconds", "text"), DURATIONS)
 def test_durations_are_human(seconds, text):
     assert render_duration(seconds) == text
-
-
-RANKS = [
-    ([5], "rank 5"),
-    ([6, 7], "ranks 6, 7"),
-    ([7, 6, 0, 1, 2, 3, 4], "ranks 0-4, 6, 7"),
-    ([0, 2, 3], "ranks 0, 2, 3"),
-    (range(64), "ranks 0-63"),
-    ([1, 1, 1], "rank 1"),
-    ([0, 1, 2, 8, 10, 11, 12], "ranks 0-2, 8, 10-12"),
-]
-
-
-@pytest.mark.parametrize(("ranks", "text"), RANKS)
-def test_rank_lists_compress(ranks, text):
-    assert render_ranks(ranks) == text
 
 
 def test_counts():

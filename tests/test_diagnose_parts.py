@@ -34,7 +34,6 @@ from puffrun.diagnose.doing import describe_doing
 from puffrun.diagnose.kernel import read_native_state
 from puffrun.diagnose.places import render_place, split_at_user
 from puffrun.diagnose.records import Collective, FlightRecord, Journal, parse_counters, read_journal
-from puffrun.diagnose.wording import name_ranks
 from puffrun.outcome import Frame
 from puffrun.process import read_stats
 from puffrun.rundir import RunDir
@@ -356,17 +355,3 @@ def test_a_rank_that_opens_a_fifo_waits_for_its_other_end(tmp_path):
 
 def read_native(pid):
     return read_native_state(pid, read_stats())
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [
-        ((5,), "rank 5"),
-        ((0, 2), "ranks 0, 2"),
-        ((1, 2), "ranks 1, 2"),
-        ((0, 3, 4, 5, 6, 7), "ranks 0, 3-7"),
-        (tuple(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14, …"),
-    ],
-)
-def test_ranks_are_named_in_spans(ranks, text):
-    assert name_ranks(ranks) == text

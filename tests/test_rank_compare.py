@@ -8,15 +8,7 @@ from puffrun.rank.compare import compare, render
 from puffrun.rank.describe import Description, ParamFacts
 from puffrun.rank.order import find_cycle
 from puffrun.rank.preflight import decide_briefs, decide_descriptions
-from puffrun.rank.verdict import Absence, Arrival, RankError, conclude, name_ranks
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [([1], "rank 1"), ([0, 2, 3], "ranks 0, 2, 3"), ([0, 1, 2, 3, 4, 6, 7], "ranks 0-4, 6, 7")],
-)
-def test_ranks_are_named_as_people_do(ranks, text):
-    assert name_ranks(ranks) == text
+from puffrun.rank.verdict import Absence, Arrival, RankError, conclude
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from puffrun.console.text import (
     clean_line,
     count_cells,
     render_count,
-    render_ranks,
     shorten,
     wrap,
 )
+from puffrun.naming import name_ranks
 from puffrun.outcome import Cause, Hang, Outcome, Process, RankResult
 
 MAX_GROUPS = 4
@@ -49,7 +49,7 @@ def _tell(ranks: list[int], doing: str, states: Mapping[int, str]) -> str:
     was = "was" if len(ranks) == 1 else "were"
     ends = {states.get(rank) for rank in ranks}
     end = _ENDS.get(ends.pop() or "", "") if len(ends) == 1 else ""
-    return clean_line(f"{render_ranks(ranks)} {was} {doing}{end}")
+    return clean_line(f"{name_ranks(ranks)} {was} {doing}{end}")
 
 
 _ENDS = {"killed": "; ended by puffrun", "victim": "; failed because of it", "ok": "; exited 0"}
@@ -63,7 +63,7 @@ def _tell_states(results: list[RankResult]) -> list[str]:
         ranks = [result.rank for result in results if result.state == state]
         was = ("was " if len(ranks) == 1 else "were ") if state == "killed" else ""
         if ranks:
-            sentences.append(f"{render_ranks(ranks)} {was}{verb}")
+            sentences.append(f"{name_ranks(ranks)} {was}{verb}")
     return sentences
 
 
@@ -88,7 +88,7 @@ def render_hang(hang: Hang, width: int) -> list[str]:
     rows += [(m.ranks, m.doing, m.at) for m in hang.missing]
     if not rows:
         return [clean_line(line) for line in hang.text.split("\n") if line.strip()]
-    names = [shorten(render_ranks(ranks), max(width // 3, 18)) for ranks, _, _ in rows]
+    names = [shorten(name_ranks(ranks), max(width // 3, 18)) for ranks, _, _ in rows]
     cells = [(name, doing, at) for name, (_, doing, at) in zip(names, rows, strict=True)]
     # who is missing stands in the rows; that the ranks disagree does not
     sentence = [] if hang.missing else wrap(clean_line(hang.text), width)

@@ -4,7 +4,8 @@ import signal
 from collections.abc import Callable
 
 from puffrun.console.facts import RunFacts
-from puffrun.console.text import clean_line, render_count, render_limit, render_ranks
+from puffrun.console.text import clean_line, render_count, render_limit
+from puffrun.naming import name_ranks
 from puffrun.outcome import Cause, Outcome
 from puffrun.report import signal_name
 
@@ -94,7 +95,7 @@ def _compose_oom(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str
 
 def _compose_early_exit(summary: str, outcome: Outcome, cause: Cause, facts: RunFacts) -> str:
     others = [r.rank for r in outcome.ranks if r.rank != cause.rank and r.state != "ok"]
-    who = f"{render_ranks(others) if others else 'others'} {'was' if len(others) == 1 else 'were'}"
+    who = f"{name_ranks(others) if others else 'others'} {'was' if len(others) == 1 else 'were'}"
     limit = facts.exit_timeout_s
     waited = f", for {render_limit(limit)} (--exit-timeout)" if limit else ""
     end = " and then failed without it" if outcome.victims else waited

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from puffrun.console.evidence import render_hang
 from puffrun.console.facts import relative_path
-from puffrun.console.text import clean_line, count_cells, render_duration, render_ranks
+from puffrun.console.text import clean_line, count_cells, render_duration
 from puffrun.diagnose import LiveRun
+from puffrun.naming import name_ranks
 from puffrun.outcome import Hang
 
 _HEAD = ("run", "program", "ranks", "age", "step", "last output", "state", "directory")
@@ -30,7 +31,7 @@ def render_runs(runs: Sequence[LiveRun], now_ns: int, shown_from: Path) -> list[
 
 def _render_run(run: LiveRun, now_ns: int, shown_from: Path) -> tuple[str, ...]:
     step = "-" if run.heartbeat is None else str(run.heartbeat.step)
-    stopped = f", {render_ranks(run.stopped_ranks)} stopped" if run.stopped_ranks else ""
+    stopped = f", {name_ranks(run.stopped_ranks)} stopped" if run.stopped_ranks else ""
     return (
         clean_line(run.run_id),
         clean_line(str(run.plan.get("program") or "-")),

@@ -3,7 +3,6 @@
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
 
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
@@ -101,29 +100,6 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
 def render_limit(seconds: float) -> str:
     """Say a limit as it was typed: `600 s`, `2.5 s`."""
     return f"{seconds:g} s"
-
-
-def render_ranks(ranks: Iterable[int]) -> str:
-    """Name ranks: `rank 5`, `ranks 6, 7`, `ranks 0-4, 6, 7`."""
-    ordered = sorted(set(ranks))
-    word = "rank" if len(ordered) == 1 else "ranks"
-    return f"{word} {_render_spans(ordered)}"
-
-
-def _render_spans(ordered: Sequence[int]) -> str:
-    """Join numbers, with three or more in a row as a span."""
-    spans: list[list[int]] = []
-    for number in ordered:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    shortest = 3
-    parts = [
-        [f"{span[0]}-{span[-1]}"] if len(span) >= shortest else [str(number) for number in span]
-        for span in spans
-    ]
-    return ", ".join(part for group in parts for part in group)
 
 
 def render_count(number: int, noun: str, plural: str | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from puffrun.diagnose.evidence import RankEvidence
 from puffrun.diagnose.waits import find_position
-from puffrun.diagnose.wording import name_ranks
+from puffrun.naming import name_ranks
 
 WORTH_SHARE = 0.05  # of the run spent waiting, below which nothing is said
 FAIR_FACTOR = 1.5  # how much more often than by chance a rank must be last to be named

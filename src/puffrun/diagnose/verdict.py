@@ -20,7 +20,8 @@ from puffrun.diagnose.waits import (
     find_last_wait,
     find_position,
 )
-from puffrun.diagnose.wording import conjugate, name_ranks, render_op, render_shapes
+from puffrun.diagnose.wording import conjugate, render_op, render_shapes
+from puffrun.naming import name_ranks
 from puffrun.outcome import Hang, Missing, Waiting
 
 Variant = tuple[str, int | None, tuple[int, ...], str, tuple[object, ...], str]

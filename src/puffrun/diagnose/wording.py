@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from puffrun.diagnose.waits import Wait
+from puffrun.naming import name_ranks
 
-MAX_NAMED = 8
 _PLURAL = {
     "is": "are",
     "has": "have",
@@ -35,22 +35,6 @@ def render_op(wait: Wait, world_size: int, *, with_shapes: bool = False) -> str:
 def render_shapes(shapes: Sequence[Sequence[int]]) -> str:
     """Render `[4], [8, 2]`."""
     return ", ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks: `rank 5`, `ranks 0, 2`, `ranks 0, 3-7`."""
-    ordered = sorted(set(ranks))
-    starts = [at for at in ordered if at - 1 not in ordered]
-    ends = [at for at in ordered if at + 1 not in ordered]
-    spans = [_name_span(*span) for span in zip(starts, ends, strict=True)]
-    shown = ", ".join(spans[:MAX_NAMED]) + (", …" if len(spans) > MAX_NAMED else "")
-    return f"rank {shown}" if len(ordered) == 1 else f"ranks {shown}"
-
-
-def _name_span(start: int, end: int) -> str:
-    if end - start > 1:
-        return f"{start}-{end}"
-    return str(start) if start == end else f"{start}, {end}"
 
 
 def conjugate(line: str, ranks: Sequence[int]) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from puffrun.naming import name_ranks
 from puffrun.rank.describe import Description, ParamFacts
 from puffrun.rank.order import find_cycle, find_opposed, ranks_with
-from puffrun.rank.verdict import group_ranks, name_ranks
+from puffrun.rank.verdict import group_ranks
 
 MAX_NAMES = 3
 MAX_FINDINGS = 12

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from puffrun.errors import DisagreementError
+from puffrun.naming import name_ranks
 from puffrun.rank.agree import sharing_errors
 from puffrun.rank.compare import Finding, render, some, tell_values
 from puffrun.rank.describe import find_scope, list_hyperparameters
 from puffrun.rank.meeting import DEFAULT_TIMEOUT_S, Meetings, Told, find_meetings
 from puffrun.rank.preflight import Checked, find_checked, preflight
-from puffrun.rank.verdict import RefusedError, group_ranks, name_ranks
+from puffrun.rank.verdict import RefusedError, group_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from puffrun.naming import name_ranks
+
 MAX_LINES = 8
 MAX_MESSAGE_CHARS = 2_000
 
@@ -204,19 +206,3 @@ def group_ranks(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
         key = json.dumps(values[rank], sort_keys=True, default=str)
         groups.setdefault(key, (values[rank], []))[1].append(rank)
     return sorted(groups.values(), key=lambda group: (len(group[1]), -group[1][0]))
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Name ranks: `rank 1`, `ranks 0, 2, 3`, `ranks 0-4, 6, 7`."""
-    numbers = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run))  # noqa: PLR2004  # `6, 7`
-        for run in runs
-    ]
-    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(parts)}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puffrun.errors import ExitCode
+from puffrun.naming import name_ranks
 from puffrun.outcome import Cause, Outcome, Process
 from puffrun.smoke.evidence import Evidence, RankEvidence
 from puffrun.smoke.values import ENV_MAX_STEPS, RED, Check, Finding, SmokeResult
@@ -157,7 +158,7 @@ def _find_no_progress(
     idle = [rank.rank for rank in evidence.ranks if not rank.calls]
     if beating and idle and outcome.kind == _WENT_THROUGH:
         return Finding(
-            f"no progress: {_name_ranks(idle)} never called progress(), other ranks did",
+            f"no progress: {name_ranks(idle)} never called progress(), other ranks did",
             "a rank that does not train drops out of the work, or waits without being noticed",
             hint="call `puffrun.progress(step)` on every rank",
         )
@@ -218,10 +219,6 @@ def _name_processes(processes: Iterable[Process]) -> str:
     ]
     more = len(listed) - 3
     return ", ".join(listed[:3]) + (f" and {more} more" if more > 0 else "")
-
-
-def _name_ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def _judge_output(outcome: Outcome, evidence: Evidence) -> Check:

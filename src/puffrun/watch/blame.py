@@ -28,7 +28,7 @@ MISMATCH_PATTERN = re.compile(
 
 # the in-rank library's error; its text is the same on all ranks
 DISAGREEMENT = "DisagreementError"
-GONE_PATTERN = re.compile(r"^[^\n]*\branks? [-\d, ]+ (?:is|are) gone \(")
+GONE_PATTERN = re.compile(r"^[^\n]*\branks? [-\d, …]+ (?:is|are) gone \(")
 CULPRIT_PATTERN = re.compile(r"^[^\n]*?: rank (\d+) ")
 
 OUR_ENDS = (-signal.SIGTERM, -signal.SIGKILL)
