@@ -130,6 +130,25 @@ ENDINGS = {
         "ValueError",
         "früh \udcff \0",
     ),
+    "str that exits": (
+        "class E(Exception):\n  def __str__(self): raise SystemExit\nraise E",
+        "E",
+        "could not be read: SystemExit",
+    ),
+    "handler that raises into the recording": (
+        """
+        import sys
+        first = []
+        def handle(event, args):
+            if event == "open" and "rank-3.json" in str(args[0]) and not first:
+                first.append(1)
+                raise RuntimeError("a worker is dead")
+        sys.addaudithook(handle)
+        raise ValueError("boom")
+        """,
+        "ValueError",
+        "boom",
+    ),
     "keyboard": ("raise KeyboardInterrupt", "KeyboardInterrupt", ""),
     "sigint": ("import os; os.kill(os.getpid(), 2); input()", "KeyboardInterrupt", ""),
     "base": ("class E(BaseException): pass\nraise E('deep')", "E", "deep"),

@@ -1,4 +1,7 @@
-"""Ranks all_reduce in a loop on gloo; rank argv[1] leaves it in one way (argv[2])."""
+"""Ranks all_reduce in a loop on gloo; rank argv[1] leaves it in one way (argv[2]).
+
+argv[3]: the time limit of a collective, in seconds.
+"""
 
 import os
 import signal
@@ -52,12 +55,14 @@ WAYS = {
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "other-shape": other_shape,
     "catch-and-exit": catch_and_exit,
+    "sleep": lambda: time.sleep(3600),
     "never": lambda: None,
 }
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    limit_s = int(sys.argv[3]) if sys.argv[3:] else 60
+    dist.init_process_group("gloo", timeout=timedelta(seconds=limit_s))
     for step in range(1_000_000):
         if step == 3 and int(sys.argv[1]) == RANK:
             WAYS[sys.argv[2]]()

@@ -3,10 +3,12 @@
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 RANK = int(os.environ["RANK"])
@@ -75,6 +77,33 @@ def exit_text() -> None:
 def segfault() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.string_at(0)
+
+
+def raise_without_files() -> None:
+    """Use up all descriptors, as a leak does."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    kept = []
+    while True:
+        kept.append(os.open("/dev/null", os.O_RDONLY))
+
+
+def raise_of_worker() -> None:
+    """What torch makes of the exception of a DataLoader's worker or a spawned process."""
+    try:
+        raise KeyError("bad sample")
+    except KeyError:
+        text = traceback.format_exc()
+    raise RuntimeError(f"Caught KeyError in DataLoader worker process 0.\nOriginal {text}")
+
+
+def raise_redrawn() -> None:
+    raise RuntimeError("step 10\rstep 11")
+
+
+def raise_unrecorded() -> None:
+    """The rank may not write where exceptions are recorded."""
+    shutil.rmtree(Path(os.environ["PUFFRUN_RUN_DIR"], "errors"))
+    raise ValueError("lost")
 
 
 def abort() -> None:

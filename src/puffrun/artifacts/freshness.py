@@ -186,6 +186,8 @@ def _observe_inputs(spec: ArtifactSpec, site: Site, cache: HashCache) -> dict[st
     except OSError as error:
         raise UsageError(f"{where}: input `{error.filename}`: {error.strerror}") from None
     for path in inputs.unmatched:
+        if (site.root_dir / path).is_dir():
+            raise UsageError(f"{where}: input `{path}` is a directory without files")
         siblings = {p.name for p in (site.root_dir / path).parent.glob("*")}
         raise UsageError(
             f"{where}: input `{path}` does not exist in {site.root_dir}",

@@ -23,6 +23,7 @@ _VALUE_WORDS = {  # what Typer says of a value, and what we do
         r"\1 must be a whole number, \2 or more"
     ),
 }
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -57,6 +58,9 @@ def _end_unexpected(error: Exception, caller: Caller) -> int:
         where = f": {error.filename}" if error.filename else ""
         _say_error(f"{error.strerror}{where}", None)
         return int(ExitCode.LAUNCH_FAILED)
+    if isinstance(error, OSError) and error.errno in _NO_PATH and error.filename:
+        _say_error(f"`{error.filename!s:.60}…` is no usable path: {error.strerror}", None)
+        return int(ExitCode.USAGE)
     path = write_crash_log(error, caller)
     _say_error(f"a bug in puffrun: {type(error).__name__}: {error}", f"the traceback is in {path}")
     return int(ExitCode.BUG)

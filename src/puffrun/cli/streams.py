@@ -1,5 +1,6 @@
 """Standard streams that are closed, full or a pipe that nobody reads."""
 
+import contextlib
 import io
 import os
 import signal
@@ -45,7 +46,9 @@ def flush_stdout(code: int) -> int:
     try:
         return _deliver("", code)
     except UsageError as error:
-        sys.stderr.write(f"puffrun: {error.message}\n")
+        with contextlib.suppress(OSError):  # full as well: there is nowhere left to say it
+            sys.stderr.write(f"puffrun: {error.message}\n")
+            sys.stderr.flush()
         return code
 
 

@@ -44,7 +44,7 @@ def train(  # noqa: PLR0913 - Typer reads one parameter an option
     gpu_ids: Annotated[Text, typer.Option(metavar="LIST", help="Just these GPUs: 0,2,5.")] = None,
     cpus: Annotated[Text, typer.Option(metavar="N", help="Ranks on the CPU (gloo).")] = None,
     nodes: Annotated[
-        Text, typer.Option(metavar="N", help="Nodes; Slurm says it otherwise.")
+        Text, typer.Option(metavar="N", help="Reserved: a run has one node so far.")
     ] = None,
     node_rank: Annotated[Text, typer.Option(metavar="R", help="This node's number.")] = None,
     rdzv_endpoint: Annotated[Text, typer.Option(metavar="HOST:PORT", help="Node 0.")] = None,

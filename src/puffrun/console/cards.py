@@ -170,9 +170,9 @@ def _make_related_block(outcome: Outcome, facts: RunFacts, room: int) -> Block:
 
 def _make_log_block(outcome: Outcome, room: int) -> Block:
     cause = outcome.cause
-    if cause is None:
-        return Block(())
     whose = {"agent-lost": "torchrun's agent", "build": "the build"}
+    if cause is None or (cause.rank is None and cause.kind not in whose):
+        return Block(())  # nobody's in particular
     lines = evidence.pick_log_tail(cause)[-_LOG_LINES:]
     return Block(
         tuple(shorten("  " + line, room) for line in lines),

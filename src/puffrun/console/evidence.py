@@ -23,7 +23,10 @@ _PROCESS_STATES = {"D": "uninterruptible sleep", "T": "stopped", "Z": "zombie"}
 def render_others(outcome: Outcome, width: int) -> list[str]:
     """Say in sentences what the ranks beside the cause were doing and how they ended."""
     hang = outcome.hang
-    culprit = outcome.cause.rank if outcome.cause else None
+    cause = outcome.cause
+    culprit = cause.rank if cause else None
+    # of a rank that the others missed, where it was is all there is to tell
+    is_absent = cause is not None and cause.kind == "disagreement" and not cause.frames
     states = {result.rank: result.state for result in outcome.ranks}
     sentences: list[str] = []
     told: set[int] = set()
@@ -34,7 +37,8 @@ def render_others(outcome: Outcome, width: int) -> list[str]:
             sentences.append(_tell(ranks, f"in {waiting.op}{place}", states))
             told.update(ranks)
     for missing in hang.missing if hang else ():
-        ranks = [rank for rank in missing.ranks if rank != culprit and rank not in told]
+        ranks = [rank for rank in missing.ranks if is_absent or rank != culprit]
+        ranks = [rank for rank in ranks if rank not in told]
         if ranks and missing.at:
             sentences.append(_tell(ranks, f"at {missing.at}", states))
             told.update(ranks)

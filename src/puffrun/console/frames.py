@@ -15,6 +15,7 @@ _MIN_CODE = 20  # columns below which a part of a line of code says nothing
 _OUR_DIR = str(Path(puffrun.__file__).parent)
 _STDLIB_DIR = sysconfig.get_path("stdlib")
 _STDLIB_PATTERN = re.compile(r"/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
+_STDLIB_START = re.compile(".*" + _STDLIB_PATTERN.pattern)
 _PACKAGES_PATTERN = re.compile(r".*/(?:site|dist)-packages/")
 _FRAME_PATTERN = re.compile(
     r'^  File "(.+)", line (\d+), in (.+)\n(?:    (\S.*)\n?)?', re.MULTILINE
@@ -71,5 +72,9 @@ def _pad(text: str, column: int) -> str:
 
 
 def _render_place(frame: Frame, cwd: Path) -> str:
-    path = _PACKAGES_PATTERN.sub("", relative_path(frame.path, cwd))
-    return clean_line(f"{path}:{frame.line} in {frame.function}")
+    return clean_line(f"{shorten_path(frame.path, cwd)}:{frame.line} in {frame.function}")
+
+
+def shorten_path(path: str, cwd: Path) -> str:
+    """Show a path from the working directory, the packages or the standard library on."""
+    return _STDLIB_START.sub("", _PACKAGES_PATTERN.sub("", relative_path(path, cwd)))

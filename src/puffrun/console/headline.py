@@ -25,11 +25,30 @@ def render_headline(outcome: Outcome, facts: RunFacts) -> list[str]:
     cause = outcome.cause
     if cause is None or (outcome.leftovers and not cause.summary):
         return [_headline_without_cause(outcome)]
-    first, *rest = [clean_line(line) for line in cause.summary.strip().split("\n")]
+    first, *rest = _read_message(cause.summary)
     if cause.rank is not None and first.startswith(f"rank {cause.rank} "):
         return [first, *rest]
     compose = _COMPOSERS.get(cause.kind, _compose_other)
     return [compose(first, outcome, cause, facts), *rest]
+
+
+def _read_message(summary: str) -> list[str]:
+    """Return the lines of a message; of a traceback in it, the last frame and what was raised.
+
+    A carriage return is a new line here: nothing draws over the start of a message.
+    """
+    lines: list[str] = []
+    is_in_traceback, frame = False, ""
+    for line in summary.strip().replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        if line.endswith("Traceback (most recent call last):"):
+            is_in_traceback, frame = True, ""
+        elif is_in_traceback and (line.startswith(" ") or not line):
+            frame = line if line.lstrip().startswith('File "') else frame
+        else:
+            lines += [frame] if is_in_traceback and frame else []
+            lines.append(line)
+            is_in_traceback = False
+    return [clean_line(line) for line in lines or [summary]]
 
 
 def _headline_without_cause(outcome: Outcome) -> str:
@@ -82,7 +101,7 @@ def _say_silence(cause: Cause) -> str:
     why = cause.detail.get("not_recorded")
     if why is None:
         return " without an exception"
-    return f", and why could not be recorded: the run directory's disk is full ({clean_line(why)})"
+    return f", and why could not be recorded: {clean_line(str(why))}"
 
 
 def _compose_oom(summary: str, _: Outcome, cause: Cause, facts: RunFacts) -> str:

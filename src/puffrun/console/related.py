@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from puffrun.console.facts import relative_path
-from puffrun.console.frames import pick_user_frames
+from puffrun.console.frames import pick_user_frames, shorten_path
 from puffrun.console.text import clean_line, shorten
 from puffrun.outcome import Cause, Frame
 
@@ -34,4 +33,4 @@ def _find_place(frames: Any, cwd: Path) -> str:
         return ""
     if not picked:
         return ""
-    return f" ({clean_line(relative_path(picked[-1].path, cwd))}:{picked[-1].line})"
+    return f" ({clean_line(shorten_path(picked[-1].path, cwd))}:{picked[-1].line})"

@@ -15,6 +15,7 @@ from puffrun.diagnose.evidence import Fallen, NativeState, RankEvidence
 from puffrun.diagnose.kernel import (
     Zombie,
     find_crashed_children,
+    find_litter,
     find_stopped,
     measure_cpu,
     read_io_bytes,
@@ -51,6 +52,7 @@ __all__ = [
     "conclude_hang",
     "ends_with_exception",
     "find_crashed_children",
+    "find_litter",
     "find_live_runs",
     "find_stopped",
     "is_elsewhere",

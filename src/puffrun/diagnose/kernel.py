@@ -6,12 +6,14 @@ Reads only; nothing here disturbs a rank.
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from puffrun.diagnose.evidence import NativeState
 from puffrun.process import ProcStat, find_descendants
 
+STACKS_FILE = "torch-dump_traceback"  # what torch's worker server calls it
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 40
 POLITE_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
@@ -31,6 +33,21 @@ def read_log_tail(path: Path, max_lines: int = TAIL_LINES) -> tuple[str, ...]:
         lines = lines[1:]  # most likely cut in its middle
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     return tuple(shown[-max_lines:]) if any(shown) else ()
+
+
+def find_litter(pids: Iterable[int]) -> list[Path]:
+    """Find the temporary files in which ranks are about to write the stacks they were asked for.
+
+    One that never gives the GIL away is killed before it does, and before it removes its file.
+    """
+    found = []
+    for pid in pids:
+        with suppress(OSError):  # it is gone, or somebody else's
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    path = entry.readlink()
+                    found += [path] if path.name.startswith(STACKS_FILE) else []
+    return [path for path in found if path.exists()]
 
 
 @dataclass(frozen=True)

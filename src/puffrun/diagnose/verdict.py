@@ -254,7 +254,7 @@ def _describe_away(rank: int, case: _Case) -> tuple[str, str]:
         return "", "raises an exception"
     lines = [_describe_absence(evidence, position, case), describe_doing(evidence)]
     if not evidence.threads:
-        lines.append(f"where in the program is not known: {'; '.join(evidence.notes)}")
+        lines.append(": ".join(["where in the program is not known", *evidence.notes[-1:]]))
     return position.place, "\n".join(line for line in lines if line)
 
 

@@ -6,6 +6,7 @@ import selectors
 import signal
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from puffrun import diagnose
@@ -40,7 +41,9 @@ from puffrun.watch import (
     Tick,
     TreeEnded,
     WatchState,
+    await_reader,
     shift,
+    signal_name,
     step,
 )
 
@@ -49,6 +52,7 @@ GUARDIAN_PATIENCE_S = 8.0  # beyond the grace period, for a guardian to say that
 PATIENCE_S = 2.0  # after a success, for helpers of the ranks to leave by themselves
 EXPLAIN_AFTER_S = 1.0  # an ending that takes longer is worth a line
 RECORDING_S = 1.0  # at most, for a rank to finish the record of its exception
+AGENT_END_S = 1.0  # at most, for the guardian to say how the agent ended
 SAMPLE_S = 1.0  # how often /proc is read for dead children, stalls and stopped ranks
 
 
@@ -72,8 +76,11 @@ class Attempt:
     _leaders: dict[int, ProcStat] = field(default_factory=dict)
     _seen_errors: set[int] = field(default_factory=set)
     _crash: str | None = None
+    _agent_returncode: int | None = None
     _give_up_s: float | None = None
     _explain_at_s: float | None = None
+    _litter: list[Path] = field(default_factory=list)  # what ranks cannot remove once they are dead
+    _looked_at_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         """Begin to copy output and to count time."""
@@ -109,6 +116,8 @@ class Attempt:
                 self._look()
         self._keyboard.stop()
         self.pump.finish()
+        for path in self._litter:
+            path.unlink(missing_ok=True)
         self.listener.output_ended(mid_line=self.pump.mid_line)
         self.session.link.close()
 
@@ -126,6 +135,9 @@ class Attempt:
     def _look(self) -> None:
         """Notice what sends no event: deadlines, errors whose wake-up was lost, samples."""
         self._read_errors()
+        before_s, self._looked_at_s = self._looked_at_s, time.monotonic()
+        if self.pump.is_full:  # nobody reads: the ranks that are shown have to wait
+            self.state = await_reader(self.state, self._looked_at_s - before_s)
         self.observe(Tick())
         if self._explain_at_s is not None and time.monotonic() >= self._explain_at_s:
             self._explain_at_s = None
@@ -197,6 +209,7 @@ class Attempt:
         asked = {r: pid for r, pid in self._living_pids().items() if views[r].error is None}
         patience = diagnose.HASTY if why in HASTY_REASONS else diagnose.PATIENT
         self.evidence = diagnose.collect_evidence(self.run_dir, asked, patience)
+        self._litter = diagnose.find_litter(asked.values())
         self._await_errors()
         states = {each.rank: each.native.state for each in self.evidence}
         hang = find_hang(self.state, self.evidence, self.plan)
@@ -263,14 +276,25 @@ class Attempt:
             self.session.guarded.look()
 
     def _lose_agent(self) -> None:
-        what = self._crash or "the torchrun agent ended before its ranks"
-        self.observe(AgentLost(what))
+        if self._crash is None and self._agent_returncode is None:
+            self._read_guarded(AGENT_END_S)  # says how, at the same moment
+        if not self.state.stopping:
+            self.observe(AgentLost(self._crash or self._describe_agent_end()))
+
+    def _describe_agent_end(self) -> str:
+        code = self._agent_returncode
+        how = "ended" if code is None else f"exited {code}"
+        if code is not None and code < 0:
+            how = f"was killed by {signal_name(-code)}"
+        return f"the torchrun agent {how} before its ranks"
 
     # what the guardian says
 
-    def _read_guarded(self) -> None:
-        for message in self.session.guarded.receive():
-            if "reaped" in message:
+    def _read_guarded(self, timeout_s: float = 0.0) -> None:
+        for message in self.session.guarded.receive(timeout_s):
+            if "exited" in message:
+                self._agent_returncode = message["exited"]
+            elif "reaped" in message:
                 self._hear_reaped(*message["reaped"])
             elif "ended" in message:
                 self.ended = self.session.guarded.wait(10.0)
@@ -298,20 +322,27 @@ class Attempt:
     # signals, errors
 
     def _read_inbox(self) -> None:
-        for signum in self.inbox.take():
+        taken = self.inbox.take()
+        for number, signum in enumerate(taken):
             if signum == signal.SIGWINCH:
                 copy_window_size(STDOUT, self.session.streams.tty_fds)
             if signum == signal.SIGTSTP:
-                self._pause()
+                self._pause(goes_on=signal.SIGCONT in taken[number:])
             elif signum != signal.SIGCONT:
                 self.observe(Signalled(signum))
 
-    def _pause(self) -> None:
-        """Stop the whole run, then the launcher itself (Ctrl-Z); go on together (`fg`, `bg`)."""
+    def _pause(self, *, goes_on: bool) -> None:
+        """Stop the whole run, then the launcher itself (Ctrl-Z); go on together (`fg`, `bg`).
+
+        A SIGCONT that has come since comes only once: then there is nothing to wait for.
+        """
+        if goes_on:
+            return
         began_s = time.monotonic()
         self.events.write("paused")
         stopped = self.session.guarded.pause()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if not self.inbox.has(signal.SIGCONT):
+            os.kill(os.getpid(), signal.SIGSTOP)
         # here somebody has sent SIGCONT
         self.session.guarded.resume(stopped)
         paused_s = time.monotonic() - began_s

@@ -15,10 +15,13 @@ from puffrun.outcome import ArtifactResult, Cause, Hang, Outcome, Process, RankR
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat
 from puffrun.rundir import RunDir, find_full_disk, read_checkpoint
-from puffrun.watch import RankView, Verdict, add_late_victims, conclude
+from puffrun.watch import RankView, Verdict, add_late_victims, blame_missing, conclude
 
 CHECKPOINT_LINE = re.compile(r"^checkpoint (\S+)$", re.MULTILINE)
-CHECKPOINT_SEARCH_LINES = 1000
+UNRECORDED_LINE = re.compile(
+    r"puffrun: could not record the exception of rank \d+: (.*)$", re.MULTILINE
+)
+LOG_SEARCH_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Conclusion:
         verdict = conclude(attempt.state)
         verdict = add_late_victims(verdict, attempt.state, errors, attempt.stopped_at)
         hang = find_hang(attempt.state, attempt.evidence, self.plan, errors)
+        verdict = blame_missing(verdict, attempt.state, hang)
         views = attempt.state.ranks
         ended = attempt.ended or GuardedExit(None)
         rank_pids = {view.pid: rank for rank, view in views.items()}
@@ -86,13 +90,24 @@ class Conclusion:
         elif cause.kind == "agent-lost":
             tail = diagnose.read_log_tail(self.run_dir.agent_log_path)
         if cause.kind == "exit":  # it may have raised and found no room to record that
-            full = find_full_disk(self.run_dir)
-            detail |= {} if full is None else {"not_recorded": full}
+            why = self._find_why_unrecorded(cause.rank)
+            detail |= {} if why is None else {"not_recorded": why}
         checkpoint = self.find_checkpoint()
         if checkpoint:
             detail["checkpoint"] = checkpoint
             detail["checkpoint_at"] = (read_checkpoint(self.run_dir) or {}).get("at")
         return replace(verdict, cause=replace(cause, log_tail=tail, detail=detail))
+
+    def _find_why_unrecorded(self, rank: int | None) -> str | None:
+        """Find why a rank could not record its exception; it says so in its log, where it can."""
+        full = find_full_disk(self.run_dir)
+        if full is not None:
+            return f"the run directory's disk is full ({full})"
+        if rank is None:
+            return None
+        lines = diagnose.read_log_tail(self.run_dir.log_path(rank), LOG_SEARCH_LINES)
+        told = UNRECORDED_LINE.findall("\n".join(lines))
+        return str(told[-1]) if told else None
 
     def find_checkpoint(self) -> str | None:
         """Find the last checkpoint: of `puffrun.checkpoint`, or of a line `checkpoint PATH`."""
@@ -100,7 +115,7 @@ class Conclusion:
         if recorded is not None:
             return str(recorded["path"])
         for rank in range(self.plan.world_size):
-            tail = diagnose.read_log_tail(self.run_dir.log_path(rank), CHECKPOINT_SEARCH_LINES)
+            tail = diagnose.read_log_tail(self.run_dir.log_path(rank), LOG_SEARCH_LINES)
             named = CHECKPOINT_LINE.findall("\n".join(tail))
             if named:
                 return str(named[-1])

@@ -54,6 +54,10 @@ class SignalInbox:
             taken.append(self._signals.popleft())
         return taken
 
+    def has(self, signum: int) -> bool:
+        """Whether a signal has come that has not been taken yet."""
+        return signum in self._signals
+
     def drop_passed_on(self) -> None:
         """Forget signals for the ranks that came before there was any rank."""
         for signum in self.take():

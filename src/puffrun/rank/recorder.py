@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from traceback import FrameSummary
 
 MAX_MESSAGE_CHARS = 20_000
+MAX_TRACEBACK_CHARS = 200_000  # of a message of megabytes, the start and the end
+TRIES = 5  # a handler of the program's own may raise into the recording
+SPARE_FD = 30  # from where on a descriptor is kept for a rank that has used up its own
 MAX_FRAMES = 100
 MAX_RELATED = 5  # causes of an exception, and members of a group
 MAX_RELATED_FRAMES = 20
@@ -33,6 +36,7 @@ def install(run_dir: str, rank: int) -> None:
     """Record the exception that ends this process, and only this process, not a fork of it."""
     pid = os.getpid()
     main_thread = _thread.get_ident()
+    spare = _Spare()
 
     def on_audit(event: str, args: tuple[object, ...]) -> None:
         if event != "sys.excepthook":
@@ -41,9 +45,38 @@ def install(run_dir: str, rank: int) -> None:
             return
         _, _, value, trace = args
         if isinstance(value, BaseException):
+            spare.give_back()
             _try_to_record(run_dir, rank, value, trace)
 
     sys.addaudithook(on_audit)
+
+
+class _Spare:
+    """A descriptor to give back when it is needed: "too many open files" ends ranks too."""
+
+    def __init__(self) -> None:
+        import fcntl
+
+        self._fd = -1
+        try:
+            fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._is = os.fstat(fd)
+            try:
+                self._fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, SPARE_FD)
+            finally:
+                os.close(fd)
+        except OSError:  # hardly any descriptors are allowed here
+            return
+
+    def give_back(self) -> None:
+        """Close it, unless the program has closed it and opened something else there."""
+        try:
+            if self._fd >= 0 and os.path.samestat(os.fstat(self._fd), self._is):
+                os.close(self._fd)
+        except OSError:
+            return
+        finally:
+            self._fd = -1
 
 
 def note_crashes(path: str) -> None:
@@ -78,14 +111,24 @@ def _python_is_running() -> bool:
 def _try_to_record(run_dir: str, rank: int, value: BaseException, trace: object) -> None:
     """Whatever goes wrong here must not hide the program's own traceback.
 
-    CPython drops that one for good when an audit hook raises a RuntimeError.
+    CPython drops that one for good when an audit hook raises a RuntimeError. The program's signal
+    handlers run on in here, and may raise: torch's does when a worker of a DataLoader dies. That
+    is tried again; a full disk or a run directory that is gone is not.
     """
-    try:
-        with PythonsOwnModules():
-            record(run_dir, rank, value, trace if isinstance(trace, TracebackType) else None)
-    except Exception as error:  # noqa: BLE001  # a full disk, a run directory that is gone
-        if sys.stderr is not None and not sys.stderr.closed:
-            sys.stderr.write(f"puffrun: could not record the exception of rank {rank}: {error}\n")
+    failure: BaseException | None = None
+    for _ in range(TRIES):
+        try:
+            with PythonsOwnModules():
+                record(run_dir, rank, value, trace if isinstance(trace, TracebackType) else None)
+        except OSError as error:
+            failure = error
+            break
+        except BaseException as error:  # noqa: BLE001  # what a handler raises may be anything
+            failure = error
+        else:
+            return
+    if sys.stderr is not None and not sys.stderr.closed:
+        sys.stderr.write(f"puffrun: could not record the exception of rank {rank}: {failure}\n")
 
 
 class PythonsOwnModules:
@@ -209,19 +252,29 @@ def _as_frame(summary: "FrameSummary") -> dict[str, object]:
 
 
 def _message(value: BaseException) -> str:
-    try:
-        return str(value)[:MAX_MESSAGE_CHARS]
-    except Exception as error:  # noqa: BLE001  # the program's own __str__ may do anything
-        return f"<its message could not be read: {type(error).__name__}>"
+    why = ""
+    for _ in range(TRIES):
+        try:
+            return str(value)[:MAX_MESSAGE_CHARS]
+        except BaseException as error:  # noqa: BLE001  # its own __str__, or a signal's handler
+            why = type(error).__name__
+    return f"<its message could not be read: {why}>"
 
 
 def _traceback_text(value: BaseException, trace: TracebackType | None) -> str:
     import traceback
 
-    try:
-        return "".join(traceback.format_exception(type(value), value, trace))
-    except Exception:  # noqa: BLE001  # the program's own __str__ may do anything
-        return "".join(traceback.format_tb(trace))
+    text = ""
+    for _ in range(TRIES):
+        try:
+            text = "".join(traceback.format_exception(type(value), value, trace))
+            break
+        except BaseException:  # noqa: BLE001  # the same
+            text = "".join(traceback.format_tb(trace))
+    if len(text) <= MAX_TRACEBACK_CHARS:
+        return text
+    half = MAX_TRACEBACK_CHARS // 2
+    return f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
 def _wake(fifo_path: str, line: str) -> None:

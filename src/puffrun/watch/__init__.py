@@ -1,7 +1,7 @@
 """The watchdog's mind: a pure state machine from observations to actions, and the blame."""
 
 from puffrun.watch.blame import looks_like_victim, signal_name
-from puffrun.watch.machine import WatchState, shift, step
+from puffrun.watch.machine import WatchState, await_reader, shift, step
 from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
 from puffrun.watch.values import (
     Action,
@@ -23,7 +23,7 @@ from puffrun.watch.values import (
     Tick,
     TreeEnded,
 )
-from puffrun.watch.verdict import Verdict, add_late_victims, conclude
+from puffrun.watch.verdict import Verdict, add_late_victims, blame_missing, conclude
 
 __all__ = [
     "Action",
@@ -50,6 +50,8 @@ __all__ = [
     "Verdict",
     "WatchState",
     "add_late_victims",
+    "await_reader",
+    "blame_missing",
     "conclude",
     "decide_restart",
     "looks_like_victim",

@@ -21,6 +21,10 @@ VICTIM_PATTERNS = re.compile(
     r"|ncclRemoteError|remote process exited|NCCL communicator was aborted"
     r"|Watchdog caught collective operation timeout",
 )
+TIME_LIMIT_PATTERN = re.compile(
+    r"Timed out waiting \d+ms for|failed to pass monitoredBarrier"
+    r"|Watchdog caught collective operation timeout"
+)
 # gloo aborts the rank that receives more than it expects: two ranks disagree on a collective
 MISMATCH_PATTERN = re.compile(
     r"EnforceNotMet.*op\.preamble\.length|distributed collective mismatch"
@@ -46,6 +50,12 @@ def looks_like_victim(view: RankView) -> bool:
     if view.returncode is None or view.returncode < 0:
         return False
     return bool(VICTIM_PATTERNS.search("\n".join(view.log_tail[-15:])))
+
+
+def ran_out_of_time(view: RankView) -> bool:
+    """Whether a rank's collective waited for its own time limit."""
+    told = view.error.message if view.error is not None else "\n".join(view.log_tail)
+    return bool(TIME_LIMIT_PATTERN.search(told))
 
 
 def disagrees(view: RankView) -> bool:

@@ -133,6 +133,13 @@ def shift(state: WatchState, by_s: float) -> WatchState:
     )
 
 
+def await_reader(state: WatchState, by_s: float) -> WatchState:
+    """Move the deadline of those who outlast an early leaver: their output had to wait so long."""
+    if state.first_success_s is None:
+        return state
+    return replace(state, first_success_s=state.first_success_s + by_s)
+
+
 def _with_rank(state: WatchState, view: RankView) -> WatchState:
     return replace(state, ranks={**state.ranks, view.rank: view})
 

@@ -9,7 +9,8 @@ went away.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from puffrun.outcome import Cause, ErrorRecord, OutcomeKind
+from puffrun.naming import name_ranks
+from puffrun.outcome import Cause, ErrorRecord, Hang, OutcomeKind
 from puffrun.watch.blame import (
     blame_key,
     describe_failure,
@@ -18,6 +19,7 @@ from puffrun.watch.blame import (
     find_culprit,
     looks_like_victim,
     misses_a_rank,
+    ran_out_of_time,
     signal_name,
 )
 from puffrun.watch.machine import WatchState
@@ -72,6 +74,31 @@ def add_late_victims(
     }
     victims = sorted({*verdict.victims, *late} - {verdict.cause.rank})
     return replace(verdict, victims=tuple(victims))
+
+
+def blame_missing(verdict: Verdict, state: WatchState, hang: Hang | None) -> Verdict:
+    """Blame the rank that the others missed, where all that failed is that they missed it.
+
+    A collective with a time limit of its own ends those who wait in it, and not the one that is
+    elsewhere.
+    """
+    failed = [view for view in state.ranks.values() if view.failed]
+    if verdict.kind != "failed" or hang is None or not hang.culprits:
+        return verdict
+    if not all(map(looks_like_victim, failed)) or not any(map(ran_out_of_time, failed)):
+        return verdict
+    missing = [state.ranks[rank] for rank in hang.culprits if rank in state.ranks]
+    if not missing or any(view in failed for view in missing):
+        return verdict
+    where = f" of {hang.waiting[0].op}" if hang.waiting else ""
+    cause = Cause(
+        "stall",
+        f"hang: {name_ranks(hang.culprits)} did not come, and the time limit{where} ran out",
+        rank=missing[0].rank,
+        node=missing[0].node,
+        log_tail=missing[0].log_tail,
+    )
+    return Verdict("hung", 75, cause, tuple(sorted(view.rank for view in failed)))
 
 
 def _others(failed: list[RankView], culprit: RankView) -> tuple[int, ...]:
