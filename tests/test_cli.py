@@ -316,6 +316,15 @@ def test_a_full_disk(project):
     assert shown.stderr.splitlines() == ["error: No space left on device"]
 
 
+@pytest.mark.parametrize("words", ["report", "smoke --junit", "smoke --wheel"], ids=str)
+def test_a_name_that_is_too_long_is_a_mistake(project, words):
+    end = ".whl" if "--wheel" in words else ""
+    shown = start(*f"{words} {'a' * 300}{end}".split())
+    assert shown.returncode == 2
+    assert "bug" not in shown.stderr
+    assert "File name too long" in shown.stderr
+
+
 def test_names_that_are_no_text(project):
     script = os.fsdecode(b"tr\xff\xfein.py")
     (project / script).write_text("")

@@ -413,6 +413,35 @@ def test_64_ranks_in_one_place_are_one_line():
     )
 
 
+def test_output_that_is_nobodys_is_not_shown():
+    cause = Cause("disagreement", "DisagreementError: preflight: differ", log_tail=("a line",))
+    card = "\n".join(render_card(make("disagreed", 74, cause), FACTS, 90))
+    assert "a line" not in card
+    assert "None" not in card
+
+
+def test_a_rank_that_was_missed_is_shown_where_it_was():
+    cause = Cause("disagreement", "DisagreementError: barrier `save`: rank 2 did not come", rank=2)
+    hang = Hang("", (), (Missing((2,), "t.py:4 in wait", "sleeps"),))
+    card = render_card(make("disagreed", 74, cause, hang=hang), FACTS, 90)
+    assert "    rank 2 was at t.py:4 in wait" in card
+
+
+def test_what_lies_behind_is_told_before_where():
+    place = Frame("/usr/lib/python3.11/multiprocessing/connection.py", 395, "_recv", "read()")
+    related = [
+        {
+            "relation": "context",
+            "type": "RuntimeError",
+            "message": "DataLoader worker (pid 7) is killed by signal: Killed.",
+            "frames": [dataclasses.asdict(place)],
+        }
+    ]
+    cause = Cause("exception", "ValueError: x", rank=1, detail={"related": related})
+    card = "\n".join(render_card(make("failed", 1, cause), FACTS, 140))
+    assert "is killed by signal: Killed. (multiprocessing/connection.py:395)" in card
+
+
 def test_a_program_that_is_an_installed_package_shows_its_own_frames():
     package = Frame(f"{SITE}/pufferlib/pufferl.py", 9, "train", "x()")
     plumbing = (FRAMES[0], FRAMES[2], FRAMES[4])

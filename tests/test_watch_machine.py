@@ -17,6 +17,7 @@ from puffrun.watch import (
     Stop,
     TreeEnded,
     WatchState,
+    await_reader,
     shift,
 )
 
@@ -107,6 +108,15 @@ def test_a_signal_for_the_ranks_goes_to_the_ranks_and_the_run_goes_on(signum: in
 def test_the_time_limit_counts_from_the_start_of_the_run() -> None:
     history = replay(until_s=100, timeout_s=30.0)
     assert history.first(Stop) == 30
+
+
+def test_who_waits_for_a_reader_is_not_late() -> None:
+    history = replay((5, exited(1, 0)), ranks=2, exit_timeout_s=60.0, timeout_s=500.0)
+    before = history.state.deadlines()
+    after = await_reader(history.state, 7.0).deadlines()
+    assert after == {**before, "exit": before["exit"] + 7.0}
+    nobody = replay(until_s=3, timeout_s=500.0).state
+    assert await_reader(nobody, 7.0) == nobody
 
 
 def test_after_the_kill_has_begun_no_deadline_is_left() -> None:

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 from watch_history import VICTIM, exited, raised, replay
 
-from puffrun.watch import AgentLost, DeadChild, Signalled, Stalled, add_late_victims, conclude
+from puffrun.outcome import Hang, Waiting
+from puffrun.watch import (
+    AgentLost,
+    DeadChild,
+    Signalled,
+    Stalled,
+    add_late_victims,
+    blame_missing,
+    conclude,
+)
 
 INT, TERM = Signalled(signal.SIGINT), Signalled(signal.SIGTERM)
 NCCL = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)"
@@ -218,6 +227,33 @@ def test_a_verdict_does_not_depend_on_the_order_of_the_ranks() -> None:
     history = replay((5, exited(2, 7, at_ns=3)), (90, exited(0, -15)), ranks=4)
     backwards = dict(reversed(history.state.ranks.items()))
     assert conclude(replace(history.state, ranks=backwards)) == history.verdict
+
+
+LIMIT = "RuntimeError: Timed out waiting 3000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("moments", "culprits", "kind", "rank"),
+    [
+        ([(5, raised(0, LIMIT)), (6, exited(1, 1, VICTIM))], (2,), "stall", 2),
+        ([(5, raised(0, LIMIT)), (6, exited(1, 1, VICTIM))], (), "exception", 0),
+        ([(5, raised(0, LIMIT)), (6, exited(1, 7, "its own"))], (2,), "exit", 1),
+        ([(5, raised(0, f"RuntimeError: {VICTIM}"))], (2,), "exception", 0),
+        ([(5, raised(0, LIMIT))], (0,), "exception", 0),
+    ],
+    ids=["missed", "nobody known", "a failure of its own", "no limit", "the one that failed"],
+)
+def test_who_is_missed_is_to_blame_for_a_time_limit(moments, culprits, kind, rank) -> None:
+    history = replay(*moments, *ENDED, ranks=4)
+    hang = Hang("…", (Waiting((0, 1, 3), "barrier #2", "t.py:6"),), (), culprits)
+    verdict = blame_missing(history.verdict, history.state, hang)
+    assert verdict.cause is not None
+    assert (verdict.cause.kind, verdict.cause.rank) == (kind, rank)
+    if kind == "stall":
+        assert (verdict.kind, verdict.exit_code, verdict.victims) == ("hung", 75, (0, 1))
+        assert "rank 2 did not come, and the time limit of barrier #2" in verdict.cause.summary
+    else:
+        assert verdict == history.verdict
 
 
 def test_a_victim_that_was_heard_of_too_late_is_one_if_it_fell_before_our_kill() -> None:

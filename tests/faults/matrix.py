@@ -306,7 +306,15 @@ FAULTS = [
     Fault("first-thread-gone", "quirks.py outlive_first_thread", 3, "exit", 1, options=QUICK),
     Fault("native-thread-raises", "quirks.py native_thread_raises", 0, None),
     # puffrun's own processes are killed
-    Fault("agent-killed", "stay.py children", 73, "agent-lost", do=kill_agent, options=QUICK),
+    Fault(
+        "agent-killed",
+        "stay.py children",
+        73,
+        "agent-lost",
+        do=kill_agent,
+        says="the torchrun agent was killed by SIGKILL before its ranks",
+        options=QUICK,
+    ),
     Fault("guardian-killed", "stay.py children", 73, "agent-lost", do=kill_guardian, options=QUICK),
     Fault(
         "guardian-stopped",

@@ -240,6 +240,10 @@ def test_an_input_that_is_not_there_is_a_usage_error(tmp_path: Path):
     with pytest.raises(UsageError, match=r"input `porg.c` does not exist") as caught:
         project.ensure()
     assert caught.value.hint == "did you mean `prog.c`?"
+    (tmp_path / "empty").mkdir()
+    project = make_c_project(tmp_path, inputs=("empty",))
+    with pytest.raises(UsageError, match=r"input `empty` is a directory without files"):
+        project.check()
     project = make_c_project(tmp_path, inputs=("*.cu", "src/**/*.cc"))
     with pytest.raises(UsageError, match=r"no file matches its inputs"):
         project.check()

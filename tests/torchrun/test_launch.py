@@ -347,6 +347,58 @@ def test_a_terminal_from_its_first_line_to_ctrl_c(tmp_path: Path) -> None:
     assert b"beat\r\n" in terminal.shown, "the real terminal's own translation"
 
 
+def test_a_continue_that_comes_at_once_is_not_missed(tmp_path: Path) -> None:
+    with puffrun("--cpus", "2", *QUICK, PROGRAMS / "stay.py", cwd=tmp_path) as run:
+        wait_for(lambda: len(run.events("RankStarted")) == 2, "the ranks")
+        for _ in range(5):
+            run.signal(signal.SIGTSTP)
+            run.signal(signal.SIGCONT)
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 143
+        assert run.alive() == []
+
+
+def test_a_reader_that_pauses_makes_no_rank_late(tmp_path: Path) -> None:
+    """Rank 0 prints more than fits anywhere; rank 1 has left long before anybody reads it."""
+    code = """
+        import os
+        if os.environ["RANK"] == "0":
+            for _ in range(40_000): print("x" * 99)
+    """
+    program = write(tmp_path / "train.py", code)
+    with subprocess.Popen(
+        [*PUFFRUN.split(), "train", "--cpus", "2", "--exit-timeout", "4", *QUICK, str(program)],
+        cwd=tmp_path,
+        env=clean_environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            events = wait_for(lambda: list(tmp_path.glob(".puffrun/runs/*/events.jsonl")), "a run")
+            wait_for(lambda: "RankExited" in events[0].read_text(), "rank 1 to leave")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(8)  # that nothing happens
+            shown, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert len(shown) == 40_000 * 100
+
+
+@pytest.mark.parametrize(("program", "code"), [("pass", 0), ("raise SystemExit(5)", 5)])
+def test_two_full_streams_change_no_exit_code(tmp_path: Path, program: str, code: int) -> None:
+    write(tmp_path / "train.py", program)
+    done = subprocess.run(
+        ["sh", "-c", f"{PUFFRUN} train --cpus 1 train.py >/dev/full 2>/dev/full"],
+        cwd=tmp_path,
+        env=clean_environ(),
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == code
+
+
 def test_a_terminal_is_put_back_when_its_program_is_killed(tmp_path: Path) -> None:
     code = r"""
         import os, signal

@@ -323,21 +323,21 @@ class Attempt:
 
     def _read_inbox(self) -> None:
         taken = self.inbox.take()
-        for number, signum in enumerate(taken):
+        for signum in taken:
             if signum == signal.SIGWINCH:
                 copy_window_size(STDOUT, self.session.streams.tty_fds)
             if signum == signal.SIGTSTP:
-                self._pause(goes_on=signal.SIGCONT in taken[number:])
+                # Python tells of signals that came together by their numbers, not in their order
+                if signal.SIGCONT not in taken and not self.state.stopping:
+                    self._pause()
             elif signum != signal.SIGCONT:
                 self.observe(Signalled(signum))
 
-    def _pause(self, *, goes_on: bool) -> None:
+    def _pause(self) -> None:
         """Stop the whole run, then the launcher itself (Ctrl-Z); go on together (`fg`, `bg`).
 
         A SIGCONT that has come since comes only once: then there is nothing to wait for.
         """
-        if goes_on:
-            return
         began_s = time.monotonic()
         self.events.write("paused")
         stopped = self.session.guarded.pause()
