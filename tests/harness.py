@@ -160,6 +160,21 @@ def puffrun(
         end(run)
 
 
+def ask(
+    *words: str | Path, cwd: Path, timeout_s: float = 60.0
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of puffrun to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "puffrun", *map(str, words)],
+        check=False,
+        cwd=cwd,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
 def end(run: Run) -> None:
     """Kill and reap what the test started, by pid and start time."""
     for _ in range(200):

@@ -6,6 +6,7 @@ import pytest
 
 from puffrun.cli import main
 from puffrun.errors import UsageError
+from puffrun.naming import signal_name
 from puffrun.outcome import (
     ArtifactResult,
     Cause,
@@ -22,7 +23,6 @@ from puffrun.report import (
     load_report,
     outcome_from_json,
     report_as_json,
-    signal_name,
     write_report,
 )
 from puffrun.rundir import RunDir

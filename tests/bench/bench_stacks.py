@@ -11,6 +11,7 @@ from harness import PROGRAMS, Run, puffrun, wait_for
 from measuring import print_table
 
 from puffrun.diagnose import collect_evidence
+from puffrun.process import find_stat
 from puffrun.rundir import RunDir
 
 RANKS, ROUNDS = 8, 5
@@ -39,8 +40,7 @@ def _is_still(pids: dict[int, int]) -> bool:
     """Whether no rank spends CPU time any more."""
 
     def read_cpu() -> list[int]:
-        stats = [Path(f"/proc/{pid}/stat").read_text().split() for pid in pids.values()]
-        return [int(fields[13]) + int(fields[14]) for fields in stats]
+        return [stat.cpu for stat in map(find_stat, pids.values()) if stat is not None]
 
     before = read_cpu()
     time.sleep(1.0)

@@ -8,12 +8,11 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from artifact_project import build, shell, started, write_toml
-from harness import clean_environ, wait_for
+from harness import ask, wait_for
 
 from puffrun.artifacts.lock import BuildLock
 from puffrun.artifacts.store import Store
@@ -222,15 +221,7 @@ def shell_out(root: Path, command: str) -> "subprocess.CompletedProcess[str]":
     """Type a command line of puffrun."""
     name, *words = shlex.split(command)
     assert name == "puffrun"
-    return subprocess.run(
-        [sys.executable, "-m", "puffrun", *words],
-        check=False,
-        cwd=root,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    return ask(*words, cwd=root, timeout_s=90)
 
 
 @pytest.mark.parametrize(

@@ -2,34 +2,22 @@
 
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from harness import clean_environ
+from harness import ask
 
 from puffrun.config import load_config
 
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
 @pytest.fixture
 def configs(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "configs", tmp_path / "configs"))
-
-
-def run_puffrun(*args: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "puffrun", *args],
-        check=False,
-        cwd=cwd,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -59,18 +47,18 @@ def test_the_demo_names_every_file_that_it_compiles():
 
 
 def test_a_plain_script(configs):
-    done = run_puffrun("train", "-c", "script.toml", cwd=configs)
+    done = ask("train", "-c", "script.toml", cwd=configs, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert "hello from the config: y = " in done.stdout
 
 
 def test_three_artifacts_that_need_each_other(configs):
-    done = run_puffrun("train", "-c", "three-artifacts.toml", cwd=configs)
+    done = ask("train", "-c", "three-artifacts.toml", cwd=configs, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert "step 300  loss 0.0" in done.stdout
     maker = configs / "examples" / "three" / "make_header.py"
     maker.write_text(maker.read_text() + "# a change that changes no byte of the header\n")
-    done = run_puffrun("build-artifacts", "-c", "three-artifacts.toml", cwd=configs)
+    done = ask("build-artifacts", "-c", "three-artifacts.toml", cwd=configs, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert "artifact header  built" in done.stderr
     assert "artifact waves  fresh" in done.stderr

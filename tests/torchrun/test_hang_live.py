@@ -3,30 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from harness import PROGRAMS, Run, clean_environ, puffrun, wait_for
+from harness import PROGRAMS, Run, ask, puffrun, wait_for
 
 from puffrun.diagnose import collect_evidence
 from puffrun.rundir import RunDir
 
 STALL_S = "4"  # ranks that connect may wait some seconds for a name, and do nothing meanwhile
-
-
-def ask(*args: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "puffrun", *map(str, args)]
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def wait_for_steps(run: Run, ranks: int) -> dict[int, int]:

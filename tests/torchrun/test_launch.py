@@ -367,7 +367,7 @@ def test_a_reader_that_pauses_makes_no_rank_late(tmp_path: Path) -> None:
     """
     program = write(tmp_path / "train.py", code)
     with subprocess.Popen(
-        [*PUFFRUN.split(), "train", "--cpus", "2", "--exit-timeout", "4", *QUICK, str(program)],
+        [PUFFRUN, "train", "--cpus", "2", "--exit-timeout", "4", *QUICK, str(program)],
         cwd=tmp_path,
         env=clean_environ(),
         stdin=subprocess.DEVNULL,

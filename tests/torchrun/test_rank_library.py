@@ -106,22 +106,24 @@ def test_processes_below_a_rank_are_alone(tmp_path, options):
         assert run.wait() == 0, run.stderr + run.log(0) + run.log(1)
 
 
-def test_processes_below_a_rank_are_alone_under_torchrun():
-    process = start_torchrun(PROGRAM, "children")
+def run_torchrun(*argv):
+    """Return torchrun's exit code and what it said."""
+    process = start_torchrun(*argv)
     try:
         _, stderr = process.communicate(timeout=90)
     finally:
         end_tree(process)
-    assert process.returncode == 0, stderr
+    return process.returncode, stderr
+
+
+def test_processes_below_a_rank_are_alone_under_torchrun():
+    code, stderr = run_torchrun(PROGRAM, "children")
+    assert code == 0, stderr
 
 
 def test_plain_torchrun_too():
-    process = start_torchrun(PROGRAM, "differ")
-    try:
-        _, stderr = process.communicate(timeout=90)
-    finally:
-        end_tree(process)
-    assert process.returncode == 1
+    code, stderr = run_torchrun(PROGRAM, "differ")
+    assert code == 1
     text = "DisagreementError: different calls: rank 1 is at barrier `save`"
     assert stderr.count(text) == 2, stderr
 

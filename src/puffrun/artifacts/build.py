@@ -12,7 +12,6 @@ from puffrun.artifacts.events import Building, Retrying
 from puffrun.artifacts.failure import (
     BuildFailedError,
     Failure,
-    describe_exit,
     read_log_lines,
     render_command,
     suggest_fix,
@@ -34,6 +33,7 @@ from puffrun.artifacts.recipe import make_recipe
 from puffrun.artifacts.request import Ready, Request
 from puffrun.artifacts.store import make_attempt_id
 from puffrun.errors import StoppedError
+from puffrun.naming import describe_exit
 
 Needs = Mapping[str, Ready]
 # hints for ends that say nothing about the source

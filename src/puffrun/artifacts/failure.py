@@ -93,16 +93,6 @@ def find_failure(store: Store) -> Failure | None:
         return None
 
 
-def describe_exit(returncode: int) -> str:
-    """Say how a command ended: `exited 1`, `was killed by SIGKILL`."""
-    if returncode >= 0:
-        return f"exited {returncode}"
-    try:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"was killed by signal {-returncode}"
-
-
 def suggest_fix(again: str, returncode: int | None, lines: Sequence[str], jobs: str) -> str:
     """Suggest what to type after a failure.
 

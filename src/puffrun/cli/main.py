@@ -17,6 +17,7 @@ from puffrun.cli.streams import flush_stdout, open_missing_streams
 from puffrun.errors import ExitCode, PuffrunError, StoppedError, UsageError
 
 INTERRUPTED = 130
+MAX_SHOWN = 60  # characters of a name
 _VALUE_WORDS = {  # what Typer says of a value, and what we do
     r"^Invalid value for (`\S+`): Input should be a valid integer.*": r"\1 must be a whole number",
     r"^Invalid value for (`\S+`): Input should be greater than or equal to (\d+).*": (
@@ -59,7 +60,10 @@ def _end_unexpected(error: Exception, caller: Caller) -> int:
         _say_error(f"{error.strerror}{where}", None)
         return int(ExitCode.LAUNCH_FAILED)
     if isinstance(error, OSError) and error.errno in _NO_PATH and error.filename:
-        _say_error(f"`{error.filename!s:.60}…` is no usable path: {error.strerror}", None)
+        from puffrun.console.text import shorten  # only a failure pays for it
+
+        name = shorten(str(error.filename), MAX_SHOWN)
+        _say_error(f"`{name}` is no usable path: {error.strerror}", None)
         return int(ExitCode.USAGE)
     path = write_crash_log(error, caller)
     _say_error(f"a bug in puffrun: {type(error).__name__}: {error}", f"the traceback is in {path}")

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from puffrun.console.facts import RunFacts
 from puffrun.console.text import clean_line, render_count, render_limit
-from puffrun.naming import name_ranks
+from puffrun.naming import name_ranks, signal_name
 from puffrun.outcome import Cause, Outcome
-from puffrun.report import signal_name
 
 _LIKELY = {
     signal.SIGSEGV: "segmentation fault",

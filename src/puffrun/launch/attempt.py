@@ -20,6 +20,7 @@ from puffrun.launch.sampler import Sampler
 from puffrun.launch.session import Session
 from puffrun.launch.signals import SignalInbox
 from puffrun.launch.streams import STDIN, STDOUT, copy_window_size
+from puffrun.naming import describe_exit
 from puffrun.outcome import ErrorRecord
 from puffrun.plan import LaunchPlan
 from puffrun.process import GuardedExit, ProcStat, find_stat, send_signal
@@ -43,7 +44,6 @@ from puffrun.watch import (
     WatchState,
     await_reader,
     shift,
-    signal_name,
     step,
 )
 
@@ -279,14 +279,9 @@ class Attempt:
         if self._crash is None and self._agent_returncode is None:
             self._read_guarded(AGENT_END_S)  # says how, at the same moment
         if not self.state.stopping:
-            self.observe(AgentLost(self._crash or self._describe_agent_end()))
-
-    def _describe_agent_end(self) -> str:
-        code = self._agent_returncode
-        how = "ended" if code is None else f"exited {code}"
-        if code is not None and code < 0:
-            how = f"was killed by {signal_name(-code)}"
-        return f"the torchrun agent {how} before its ranks"
+            code = self._agent_returncode
+            how = "ended" if code is None else describe_exit(code)
+            self.observe(AgentLost(self._crash or f"the torchrun agent {how} before its ranks"))
 
     # what the guardian says
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from puffrun import diagnose
+from puffrun.naming import describe_exit
 from puffrun.outcome import ErrorRecord, Hang
 from puffrun.plan import LaunchPlan
-from puffrun.watch import RankView, WatchState, looks_like_victim, signal_name
+from puffrun.watch import RankView, WatchState, looks_like_victim
 
 
 def find_hang(
@@ -42,8 +43,5 @@ def _as_fallen(view: RankView) -> diagnose.Fallen:
     is_victim = view.failed and looks_like_victim(view)
     if view.error is not None:
         return diagnose.Fallen(view.rank, f"raised {view.error.type}", view.error.frames, is_victim)
-    code = view.returncode
-    if code is None:
-        return diagnose.Fallen(view.rank, "ended", (), is_victim)
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited {code}"
+    how = "ended" if view.returncode is None else describe_exit(view.returncode)
     return diagnose.Fallen(view.rank, how, (), is_victim)

@@ -7,11 +7,11 @@ two always sees the other, whatever happens in between.
 
 import json
 import queue
-import signal
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
+from puffrun import naming
 from puffrun.rank.board import Store, connect
 from puffrun.rank.verdict import Absence, Arrival, conclude
 from puffrun.rank.world import World, detect_world
@@ -26,12 +26,7 @@ def describe_exit(returncode: int | None) -> str:
     """Say how a process ended; `returncode` as subprocess has it."""
     if returncode is None:
         return "ended"
-    if returncode >= 0:
-        return f"exited {returncode}"
-    try:
-        return f"killed by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"killed by signal {-returncode}"
+    return naming.describe_exit(returncode).removeprefix("was ")
 
 
 def read_gone(store: Store) -> dict[int, str]:

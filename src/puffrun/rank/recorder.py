@@ -17,6 +17,7 @@ from types import FrameType, ModuleType, TracebackType
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from traceback import FrameSummary
 
 MAX_MESSAGE_CHARS = 20_000
@@ -251,26 +252,30 @@ def _as_frame(summary: "FrameSummary") -> dict[str, object]:
     }
 
 
-def _message(value: BaseException) -> str:
-    why = ""
+def _insist(read: "Callable[[], str]") -> "str | BaseException":
+    """Read a text; what fails may be the program's own `__str__`, or a signal's handler, once."""
+    failure: BaseException = ValueError()
     for _ in range(TRIES):
         try:
-            return str(value)[:MAX_MESSAGE_CHARS]
-        except BaseException as error:  # noqa: BLE001  # its own __str__, or a signal's handler
-            why = type(error).__name__
-    return f"<its message could not be read: {why}>"
+            return read()
+        except BaseException as error:  # noqa: BLE001  # either may do anything
+            failure = error
+    return failure
+
+
+def _message(value: BaseException) -> str:
+    text = _insist(lambda: str(value)[:MAX_MESSAGE_CHARS])
+    if isinstance(text, str):
+        return text
+    return f"<its message could not be read: {type(text).__name__}>"
 
 
 def _traceback_text(value: BaseException, trace: TracebackType | None) -> str:
     import traceback
 
-    text = ""
-    for _ in range(TRIES):
-        try:
-            text = "".join(traceback.format_exception(type(value), value, trace))
-            break
-        except BaseException:  # noqa: BLE001  # the same
-            text = "".join(traceback.format_tb(trace))
+    text = _insist(lambda: "".join(traceback.format_exception(type(value), value, trace)))
+    if not isinstance(text, str):
+        text = "".join(traceback.format_tb(trace))
     if len(text) <= MAX_TRACEBACK_CHARS:
         return text
     half = MAX_TRACEBACK_CHARS // 2

@@ -1,7 +1,6 @@
 """The report of a run: its JSON form, where it lies, and how to find the one that is meant."""
 
 from puffrun.report.schema import SCHEMA, outcome_from_json, report_as_json
-from puffrun.report.signals import signal_name
 from puffrun.report.store import Report, find_run, load_report, write_report
 
 __all__ = [
@@ -11,6 +10,5 @@ __all__ = [
     "load_report",
     "outcome_from_json",
     "report_as_json",
-    "signal_name",
     "write_report",
 ]

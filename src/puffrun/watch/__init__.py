@@ -1,6 +1,6 @@
 """The watchdog's mind: a pure state machine from observations to actions, and the blame."""
 
-from puffrun.watch.blame import looks_like_victim, signal_name
+from puffrun.watch.blame import looks_like_victim
 from puffrun.watch.machine import WatchState, await_reader, shift, step
 from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
 from puffrun.watch.values import (
@@ -56,6 +56,5 @@ __all__ = [
     "decide_restart",
     "looks_like_victim",
     "shift",
-    "signal_name",
     "step",
 ]

@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 from puffrun.errors import ExitCode
+from puffrun.naming import signal_name
 from puffrun.outcome import Cause, ErrorRecord
 from puffrun.watch.values import RankView
 
@@ -94,14 +95,6 @@ def exit_code_of(view: RankView) -> int:
     if view.exited and own and view.returncode:
         return view.returncode if view.returncode > 0 else 128 - view.returncode
     return 1
-
-
-def signal_name(signum: int) -> str:
-    """Name a signal: 11 → `SIGSEGV`."""
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def describe_failure(view: RankView) -> Cause:

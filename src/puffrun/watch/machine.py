@@ -124,12 +124,11 @@ def step(  # noqa: PLR0911  # one return a kind of observation
 
 def shift(state: WatchState, by_s: float) -> WatchState:
     """Move every running deadline, after the whole run was paused for `by_s` seconds."""
-    failure_s, success_s = state.first_failure_s, state.first_success_s
+    failure_s = state.first_failure_s
     return replace(
-        state,
+        await_reader(state, by_s),
         started_s=state.started_s + by_s,
         first_failure_s=None if failure_s is None else failure_s + by_s,
-        first_success_s=None if success_s is None else success_s + by_s,
     )
 
 

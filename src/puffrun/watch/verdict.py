@@ -9,7 +9,7 @@ went away.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from puffrun.naming import name_ranks
+from puffrun.naming import describe_exit, name_ranks, signal_name
 from puffrun.outcome import Cause, ErrorRecord, Hang, OutcomeKind
 from puffrun.watch.blame import (
     blame_key,
@@ -20,7 +20,6 @@ from puffrun.watch.blame import (
     looks_like_victim,
     misses_a_rank,
     ran_out_of_time,
-    signal_name,
 )
 from puffrun.watch.machine import WatchState
 from puffrun.watch.values import AgentLost, DeadChild, RankView, Signalled, Stalled
@@ -198,13 +197,10 @@ def _find_node(state: WatchState, rank: int) -> int | None:
 
 def _dead_child(seen: DeadChild, state: WatchState) -> Cause:
     """Name the rank; its own end is ours, so the child's stands in the detail."""
-    died = f"exited {seen.returncode}"
-    if seen.returncode < 0:
-        died = f"was killed by {signal_name(-seen.returncode)}"
     return Cause(
         "dead-child",
         f"rank {seen.rank} runs on without its child process {seen.name} (pid {seen.pid}), "
-        f"which {died}",
+        f"which {describe_exit(seen.returncode)}",
         rank=seen.rank,
         node=_find_node(state, seen.rank),
         detail={"pid": seen.pid, "name": seen.name, "returncode": seen.returncode},
