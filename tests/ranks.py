@@ -21,8 +21,8 @@ from typing import Any
 from harness import QUICK_RESOLVER, clean_environ
 
 from puffrun import barrier
-from puffrun.rank.gone import announce_exit
-from puffrun.rank.world import make_namespace
+from puffrun.library.agreement.gone_ranks import announce_exit
+from puffrun.library.world import make_namespace
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch warns that numpy is not there
@@ -32,7 +32,13 @@ with warnings.catch_warnings():
 LIMIT_S = 60.0  # reaching it is the failure
 _context = get_context("forkserver")
 _context.set_forkserver_preload(
-    ["ranks", "pytest", "torch.distributed.tensor", "puffrun.rank.guard", "puffrun.rank.checkpoint"]
+    [
+        "ranks",
+        "pytest",
+        "torch.distributed.tensor",
+        "puffrun.library.preflight.guard",
+        "puffrun.library.checkpoint",
+    ]
 )
 
 

@@ -11,7 +11,7 @@ FIND = """
 import sys
 sys.path.pop(0)
 {before}
-from puffrun.agent.refusal import find_refusal
+from puffrun.agent.preload_refusal import find_refusal
 print(find_refusal({argv!r}), end="")
 """
 START_THREAD = """

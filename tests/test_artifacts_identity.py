@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from puffrun.artifacts import probes, tools
-from puffrun.artifacts.hashing import HashCache
-from puffrun.artifacts.probes import PROBES, ProbeSite, describe_cpu, read_torch_version
-from puffrun.artifacts.tools import identify_tool
+from puffrun.artifacts.freshness.hashing import HashCache
+from puffrun.artifacts.freshness.probes import PROBES, ProbeSite, describe_cpu, read_torch_version
+from puffrun.artifacts.freshness.tools import identify_tool
 
 
 def make_tool(directory: Path, name: str, script: str) -> Path:
@@ -104,8 +104,8 @@ class Block:
         assert name.split(".")[0] != "torch", "torch was imported"
 sys.meta_path.insert(0, Block())
 from pathlib import Path
-from puffrun.artifacts.hashing import HashCache
-from puffrun.artifacts.probes import PROBES, ProbeSite
+from puffrun.artifacts.freshness.hashing import HashCache
+from puffrun.artifacts.freshness.probes import PROBES, ProbeSite
 print(PROBES["torch"](ProbeSite({}, HashCache(Path("none")))))
 """
     done = subprocess.run(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from puffrun.artifacts.hashing import RACY_NS, HashCache, hash_file
-from puffrun.artifacts.inputs import SourceTree, find_inputs
+from puffrun.artifacts.freshness.hashing import RACY_NS, HashCache, hash_file
+from puffrun.artifacts.freshness.inputs import SourceTree, find_inputs
 
 FILES = (
     "main.c",
@@ -106,7 +106,7 @@ def test_a_hash_is_remembered_across_processes(tmp_path: Path, monkeypatch: pyte
     first = HashCache(tmp_path / "cache.json", _make_old())
     digest = first.file_hash("x", str(path), path.stat())
     first.save()
-    monkeypatch.setattr("puffrun.artifacts.hashing.hash_file", _forbid)
+    monkeypatch.setattr("puffrun.artifacts.freshness.hashing.hash_file", _forbid)
     second = HashCache(tmp_path / "cache.json")
     assert second.file_hash("x", str(path), path.stat()) == digest
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from puffrun.artifacts.events import (
+from puffrun.artifacts.artifact_events import (
     ArtifactEvent,
     Building,
     Built,
@@ -18,9 +18,9 @@ from puffrun.artifacts.events import (
     Stale,
     Waiting,
 )
-from puffrun.artifacts.failure import Failure
-from puffrun.artifacts.lock import Owner
-from puffrun.artifacts.reasons import StaleReason
+from puffrun.artifacts.build_failure import Failure
+from puffrun.artifacts.freshness.reasons import StaleReason
+from puffrun.artifacts.store.lock import Owner
 from puffrun.console import Screen
 from puffrun.console.artifact_lines import ArtifactScreen, render_event
 

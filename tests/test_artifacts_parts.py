@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from puffrun.artifacts import garbage, release_artifacts
-from puffrun.artifacts.failure import (
+from puffrun.artifacts.build_failure import (
     SHOWN_LINES,
     Failure,
     find_failure,
@@ -22,17 +22,27 @@ from puffrun.artifacts.failure import (
     suggest_fix,
     write_failure,
 )
-from puffrun.artifacts.garbage import collect_garbage, find_live_uses, write_use
-from puffrun.artifacts.manifest import (
+from puffrun.artifacts.freshness.outputs import (
+    Displaced,
+    copy_file,
+    find_output_problem,
+    seal_outputs,
+)
+from puffrun.artifacts.recipe import decide_slots, make_recipe, share_jobs
+from puffrun.artifacts.store.artifact_store import (
+    Store,
+    make_attempt_id,
+    open_store,
+    split_attempt_id,
+)
+from puffrun.artifacts.store.garbage import collect_garbage, find_live_uses, write_use
+from puffrun.artifacts.store.manifest import (
     Manifest,
     Output,
     commit_manifest,
     find_manifest,
     find_newest_manifest,
 )
-from puffrun.artifacts.outputs import Displaced, copy_file, find_output_problem, seal_outputs
-from puffrun.artifacts.recipe import decide_slots, make_recipe, share_jobs
-from puffrun.artifacts.store import Store, make_attempt_id, open_store, split_attempt_id
 from puffrun.config import ArtifactSpec
 
 FP = "f" * 64

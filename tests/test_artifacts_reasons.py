@@ -2,7 +2,7 @@
 
 import pytest
 
-from puffrun.artifacts.reasons import StaleReason, compare_parts, render_reasons
+from puffrun.artifacts.freshness.reasons import StaleReason, compare_parts, render_reasons
 
 PARTS = {
     "schema": 1,

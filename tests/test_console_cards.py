@@ -18,8 +18,8 @@ from puffrun.console import (
     render_card,
     render_title,
 )
-from puffrun.console.cards import MAX_LINES
-from puffrun.console.frames import pick_user_frames
+from puffrun.console.card.card import MAX_LINES
+from puffrun.console.card.frames import pick_user_frames
 from puffrun.console.paint import Paint
 from puffrun.console.text import count_cells
 from puffrun.outcome import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness import PROGRAMS, puffrun, wait_for
 
-from puffrun.diagnose.oom import OomWatch, find_oom_victims
+from puffrun.evidence.oom import OomWatch, find_oom_victims
 
 LOG = """\
 6,1,1000,-;python invoked oom-killer: gfp_mask=0xcc0

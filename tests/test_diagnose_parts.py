@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from harness import wait_for
 
-from puffrun.diagnose import (
-    Lateness,
+from puffrun.diagnose import Lateness, add_lateness
+from puffrun.diagnose.doing import describe_doing
+from puffrun.diagnose.places import render_place, split_at_user
+from puffrun.evidence import (
     NativeState,
     Pulse,
     RankEvidence,
     ThreadStack,
-    add_lateness,
     collect_evidence,
     parse_faulthandler,
     parse_flight_record,
@@ -28,12 +29,16 @@ from puffrun.diagnose import (
     read_crash_frames,
     read_pulse,
 )
-from puffrun.diagnose.asking import NoAnswerError, ask
-from puffrun.diagnose.collect import find_py_spy
-from puffrun.diagnose.doing import describe_doing
-from puffrun.diagnose.kernel import read_native_state
-from puffrun.diagnose.places import render_place, split_at_user
-from puffrun.diagnose.records import Collective, FlightRecord, Journal, parse_counters, read_journal
+from puffrun.evidence.asking import NoAnswerError, ask
+from puffrun.evidence.collect import find_py_spy
+from puffrun.evidence.flight_records import (
+    Collective,
+    FlightRecord,
+    Journal,
+    parse_counters,
+    read_journal,
+)
+from puffrun.evidence.kernel import read_native_state
 from puffrun.outcome import Frame
 from puffrun.process import read_stats
 from puffrun.rundir import RunDir

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import puffrun
-from puffrun.diagnose import (
+from puffrun.diagnose import conclude_hang
+from puffrun.diagnose.waits import find_position
+from puffrun.evidence import (
     Collective,
     Fallen,
     FlightRecord,
     NativeState,
     RankEvidence,
     ThreadStack,
-    conclude_hang,
 )
-from puffrun.diagnose.records import Journal
-from puffrun.diagnose.waits import find_position
+from puffrun.evidence.flight_records import Journal
 from puffrun.outcome import Frame
 
 CWD = Path("/job")

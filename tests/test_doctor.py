@@ -14,7 +14,8 @@ from puffrun.doctor import Facts, examine
 from puffrun.doctor.detect_project import detect_project, find_foreign_extensions, find_workers
 from puffrun.doctor.detect_software import parse_driver_cuda, parse_gpus, parse_holders
 from puffrun.doctor.detect_system import detect_container, measure_space
-from puffrun.doctor.facts import (
+from puffrun.doctor.hardware import fits_versions
+from puffrun.doctor.machine_facts import (
     ArtifactFact,
     ForeignExtension,
     GpuFact,
@@ -29,7 +30,6 @@ from puffrun.doctor.facts import (
     Space,
     Tracing,
 )
-from puffrun.doctor.hardware import fits_versions
 from puffrun.doctor.orphans import Parent, is_adopter, is_rank
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -1,6 +1,6 @@
 import os
 
-from puffrun.launch.errors import empty_fifo
+from puffrun.hands.recorded_errors import empty_fifo
 
 
 def test_a_wake_up_that_was_taken_already_is_no_trouble() -> None:

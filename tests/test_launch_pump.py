@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from harness import HANG_LIMIT_S, wait_for
 
-from puffrun.launch.pump import MAX_BACKLOG, MAX_LINE, LineSplitter, Pump
-from puffrun.launch.streams import Channel
+from puffrun.streams.pump import MAX_BACKLOG, MAX_LINE, LineSplitter, Pump
+from puffrun.streams.rank_streams import Channel
 
 BIG = bytes(range(256)) * 40_960  # 10 MiB
 
@@ -241,7 +241,7 @@ def test_a_console_that_is_never_read_costs_the_log_nothing(rig: Rig) -> None:
 
 def test_a_console_that_is_never_read_at_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the run's processes are dead: what they wrote is read, and logged, to the end."""
-    monkeypatch.setattr("puffrun.launch.pump.LAST_WORDS_S", 0.2)
+    monkeypatch.setattr("puffrun.streams.pump.LAST_WORDS_S", 0.2)
     rig.open_console()
     writer = rig.add()
     pump = rig.start()

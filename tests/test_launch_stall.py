@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import wait_for
 
-from puffrun.launch.stall import StallClock
+from puffrun.hands.stall_clock import StallClock
 from puffrun.process import read_stats
 from puffrun.rundir import RunDir
 

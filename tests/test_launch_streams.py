@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from puffrun.launch import streams
-from puffrun.launch.streams import RankStreams, copy_window_size, open_streams
+from puffrun.streams import rank_streams as streams
+from puffrun.streams.rank_streams import RankStreams, copy_window_size, open_streams
 
 Open = Callable[..., RankStreams]
 CLOSED = 99_999  # a descriptor that nobody opens

@@ -2,7 +2,7 @@
 
 import pytest
 
-from puffrun.launch.terminal import TerminalState
+from puffrun.streams.terminal_modes import TerminalState
 
 FULL = b"\x1b[?1049h\x1b[?25l\x1b[1;31mhello"
 

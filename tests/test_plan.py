@@ -24,8 +24,8 @@ from puffrun.plan import (
     make_plan,
     plan_as_json,
 )
-from puffrun.plan.checks import check_script
-from puffrun.plan.modules import check_module, find_rank_path
+from puffrun.plan.file_checks import check_script
+from puffrun.plan.target_module import check_module, find_rank_path
 from puffrun.rundir import RunDir
 
 HERE = Path("/here")

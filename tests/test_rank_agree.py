@@ -11,9 +11,9 @@ import pytest
 from ranks import Answer, ranks, run_python, run_ranks
 
 from puffrun import DisagreementError, agree, barrier, run_once
-from puffrun.rank import meeting
-from puffrun.rank.meeting import find_meetings
-from puffrun.rank.world import find_world
+from puffrun.library.agreement import meeting
+from puffrun.library.agreement.meeting import find_meetings
+from puffrun.library.world import find_world
 
 
 def the_error(answers: list[Answer]) -> str:
@@ -194,7 +194,7 @@ def test_a_launcher_inside_a_rank_gives_its_ranks_places_of_their_own():
 def test_a_group_that_was_there_before_a_fork_is_the_parents():
     run_python(
         "import os, torch.distributed as dist\n"
-        "from puffrun.rank.world import SINGLE, find_world\n"
+        "from puffrun.library.world import SINGLE, find_world\n"
         "store = dist.HashStore()\n"
         "dist.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
         "assert find_world({}) is not SINGLE\n"

@@ -11,7 +11,7 @@ from ranks import join_gloo, ranks, run_ranks, torch
 from test_rank_agree import the_error
 
 from puffrun import DisagreementError, checkpoint, latest_checkpoint
-from puffrun.rank.manifest import MANIFEST, find_damage
+from puffrun.library.checkpoint_manifest import MANIFEST, find_damage
 from puffrun.rundir import RunDir
 
 KILLS = int(os.environ.get("PUFFRUN_TEST_KILLS", "12"))

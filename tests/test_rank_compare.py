@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from puffrun.rank.compare import compare, render
-from puffrun.rank.describe import Description, ParamFacts
-from puffrun.rank.order import find_cycle
-from puffrun.rank.preflight import decide_briefs, decide_descriptions
-from puffrun.rank.verdict import Absence, Arrival, RankError, conclude
+from puffrun.library.agreement.meeting_verdict import Absence, Arrival, RankError, conclude
+from puffrun.library.preflight.comparison import compare, render
+from puffrun.library.preflight.description import Description, ParamFacts
+from puffrun.library.preflight.parameter_order import find_cycle
+from puffrun.library.preflight.preflight import decide_briefs, decide_descriptions
 
 
 @pytest.mark.parametrize(

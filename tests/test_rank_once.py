@@ -10,7 +10,7 @@ from ranks import Answer, ranks, run_ranks
 from test_rank_agree import the_error
 
 from puffrun import barrier, main_first, progress, run_once
-from puffrun.rank.once import decode, encode
+from puffrun.library.agreement.run_once import decode, encode
 
 BUILD_ERROR = "run_once `fail_to_build`: rank 0 failed: OSError: no space left"
 

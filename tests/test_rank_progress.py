@@ -85,7 +85,7 @@ def test_a_reader_never_sees_a_torn_record_and_a_killed_writer_leaves_a_whole_on
 PROGRAM = """
 import os
 from puffrun import progress
-from puffrun.rank.progress import count_calls
+from puffrun.library.progress import count_calls
 progress(1, loss=0.5, reward=float("nan"))
 progress(7, **{f"metric {i}": i for i in range(200)})
 if os.fork() == 0:

@@ -12,8 +12,8 @@ import pytest
 from harness import wait_for
 
 import puffrun
-from puffrun.diagnose.asking import ask
-from puffrun.diagnose.records import read_journal
+from puffrun.evidence.asking import ask
+from puffrun.evidence.flight_records import read_journal
 from puffrun.rank.server import AfterImport
 from puffrun.rundir import RunDir
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import clean_environ, wait_for
 
-from puffrun.launch.session import INJECT_DIR
+from puffrun.hands.session import INJECT_DIR
 from puffrun.rundir import RunDir
 
 RANK = 3

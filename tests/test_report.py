@@ -18,13 +18,7 @@ from puffrun.outcome import (
     RankResult,
     Waiting,
 )
-from puffrun.report import (
-    find_run,
-    load_report,
-    outcome_from_json,
-    report_as_json,
-    write_report,
-)
+from puffrun.report import find_run, load_report, outcome_from_json, report_as_json, write_report
 from puffrun.rundir import RunDir
 
 SECOND = 10**9

@@ -10,7 +10,7 @@ import pytest
 
 from puffrun.cli import main
 from puffrun.cli.caller import Caller
-from puffrun.cli.verdict import make_reporter
+from puffrun.cli.smoke_verdict import make_reporter
 from puffrun.console.github import render_annotation, render_annotations, render_summary
 from puffrun.console.junit import render_junit
 from puffrun.console.paint import Paint
@@ -28,10 +28,10 @@ from puffrun.outcome import (
     Waiting,
 )
 from puffrun.smoke import Check, Finding, SmokeResult, compile_allowed, judge_run
-from puffrun.smoke.evidence import CompilerError, Evidence, RankEvidence, find_compiler_error
 from puffrun.smoke.judge import Rules
+from puffrun.smoke.run_signs import CompilerError, Evidence, RankEvidence, find_compiler_error
 from puffrun.smoke.suspicious import find_suspicions
-from puffrun.smoke.verdicts import read_verdict, verdict_as_json
+from puffrun.smoke.verdict_json import read_verdict, verdict_as_json
 
 RANKS = tuple(RankResult(rank, rank, 0, "ok", exit_code=0) for rank in (0, 1))
 DONE = Outcome("run", "success", 0, 0, 2_000_000_000, ranks=RANKS)

@@ -9,9 +9,9 @@ import pytest
 
 import puffrun
 from puffrun.cli import main
-from puffrun.smoke.contents import find_missing_inits, find_missing_modules
 from puffrun.smoke.gate import make_gate_environ
 from puffrun.smoke.wheel import Interpreter, allows_python, find_mismatch, open_wheel
+from puffrun.smoke.wheel_contents import find_missing_inits, find_missing_modules
 
 HERE = Interpreter((3, 11), "linux_x86_64", (2, 36))
 METADATA = "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\nRequires-Python: {python}\n"

@@ -11,14 +11,15 @@ from puffrun.watch import (
     DeadChild,
     Forward,
     Hurry,
+    ReaderAwaited,
     Rules,
     Signalled,
     Stalled,
     Stop,
     TreeEnded,
     WatchState,
-    await_reader,
     shift,
+    step,
 )
 
 INT = Signalled(signal.SIGINT)
@@ -113,10 +114,10 @@ def test_the_time_limit_counts_from_the_start_of_the_run() -> None:
 def test_who_waits_for_a_reader_is_not_late() -> None:
     history = replay((5, exited(1, 0)), ranks=2, exit_timeout_s=60.0, timeout_s=500.0)
     before = history.state.deadlines()
-    after = await_reader(history.state, 7.0).deadlines()
+    after = step(history.state, ReaderAwaited(7.0), 12.0)[0].deadlines()
     assert after == {**before, "exit": before["exit"] + 7.0}
     nobody = replay(until_s=3, timeout_s=500.0).state
-    assert await_reader(nobody, 7.0) == nobody
+    assert step(nobody, ReaderAwaited(7.0), 12.0) == (nobody, ())
 
 
 def test_after_the_kill_has_begun_no_deadline_is_left() -> None:

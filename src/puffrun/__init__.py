@@ -1,24 +1,26 @@
 """puffrun: launch multi-rank PyTorch training: built once, never hung, the true cause said.
 
-What a training program imports from here is in `puffrun.rank`, and only loaded when it is used:
+What a training program imports from here is in `puffrun.library`, and only loaded when it is used:
 the launcher, which imports this package too, never pays for torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from puffrun.package import __version__
+
 if TYPE_CHECKING:
     from puffrun.errors import DisagreementError
-    from puffrun.rank.agree import agree, barrier
-    from puffrun.rank.checkpoint import checkpoint, latest_checkpoint
-    from puffrun.rank.guard import guard
-    from puffrun.rank.once import main_first, run_once
-    from puffrun.rank.preflight import preflight
-    from puffrun.rank.progress import progress
+    from puffrun.library.agreement.agree import agree, barrier
+    from puffrun.library.agreement.run_once import main_first, run_once
+    from puffrun.library.checkpoint import checkpoint, latest_checkpoint
+    from puffrun.library.preflight.guard import guard
+    from puffrun.library.preflight.preflight import preflight
+    from puffrun.library.progress import progress
 
-__version__ = "0.1.0"
 __all__ = [
     "DisagreementError",
+    "__version__",
     "agree",
     "barrier",
     "checkpoint",
@@ -32,15 +34,15 @@ __all__ = [
 
 _HOMES = {
     "DisagreementError": "puffrun.errors",
-    "agree": "puffrun.rank.agree",
-    "barrier": "puffrun.rank.agree",
-    "checkpoint": "puffrun.rank.checkpoint",
-    "guard": "puffrun.rank.guard",
-    "latest_checkpoint": "puffrun.rank.checkpoint",
-    "main_first": "puffrun.rank.once",
-    "preflight": "puffrun.rank.preflight",
-    "progress": "puffrun.rank.progress",
-    "run_once": "puffrun.rank.once",
+    "agree": "puffrun.library.agreement.agree",
+    "barrier": "puffrun.library.agreement.agree",
+    "checkpoint": "puffrun.library.checkpoint",
+    "guard": "puffrun.library.preflight.guard",
+    "latest_checkpoint": "puffrun.library.checkpoint",
+    "main_first": "puffrun.library.agreement.run_once",
+    "preflight": "puffrun.library.preflight.preflight",
+    "progress": "puffrun.library.progress",
+    "run_once": "puffrun.library.agreement.run_once",
 }
 
 

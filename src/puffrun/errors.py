@@ -69,7 +69,8 @@ class StoppedError(PuffrunError):
 class DisagreementError(PuffrunError):
     """The ranks must not go on together; raised by every rank with the same text.
 
-    `errors` are the exceptions that ranks contributed (`puffrun.rank.verdict.RankError`).
+    `errors` are the exceptions that ranks contributed: `RankError` of
+    `puffrun.library.agreement.meeting_verdict`.
     """
 
     exit_code = ExitCode.DISAGREED

@@ -24,7 +24,7 @@ from artifact_kills import kill_one_round, make_kill_project
 from artifact_project import build, clean_environ, shell, started, write_toml
 
 from puffrun.artifacts import check_artifacts
-from puffrun.artifacts.hashing import RACY_NS
+from puffrun.artifacts.freshness.hashing import RACY_NS
 from puffrun.config import load_config
 
 BUILD_S = 2

@@ -18,10 +18,10 @@ from torch import distributed as dist
 from torch import nn
 
 from puffrun import agree, guard, preflight, progress
-from puffrun.rank.board import FOREVER, Board
-from puffrun.rank.meeting import Meeting, Meetings, find_meetings
-from puffrun.rank.verdict import Arrival, conclude
-from puffrun.rank.world import World
+from puffrun.library.agreement.board import FOREVER, Board
+from puffrun.library.agreement.meeting import Meeting, Meetings, find_meetings
+from puffrun.library.agreement.meeting_verdict import Arrival, conclude
+from puffrun.library.world import World
 
 PARAMETERS = 2400
 ROUNDS = 200

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from harness import PROGRAMS, Run, puffrun, wait_for
 from measuring import print_table
 
-from puffrun.diagnose import collect_evidence
+from puffrun.evidence import collect_evidence
 from puffrun.process import find_stat
 from puffrun.rundir import RunDir
 

@@ -13,9 +13,9 @@ from artifact_project import Project, c_program, make_c_project, shell
 from harness import wait_for
 
 from puffrun.artifacts import ArtifactsFailedError, ArtifactsLockedError, StopToken
-from puffrun.artifacts.events import Failed, Noted, Stale
-from puffrun.artifacts.lock import BuildLock
-from puffrun.artifacts.store import Store
+from puffrun.artifacts.artifact_events import Failed, Noted, Stale
+from puffrun.artifacts.store.artifact_store import Store
+from puffrun.artifacts.store.lock import BuildLock
 from puffrun.errors import ArtifactError, StoppedError, UsageError
 from puffrun.process import find_stat
 

@@ -14,8 +14,8 @@ import pytest
 from artifact_project import build, shell, started, write_toml
 from harness import ask, wait_for
 
-from puffrun.artifacts.lock import BuildLock
-from puffrun.artifacts.store import Store
+from puffrun.artifacts.store.artifact_store import Store
+from puffrun.artifacts.store.lock import BuildLock
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness import PROGRAMS, Run, ask, puffrun, wait_for
 
-from puffrun.diagnose import collect_evidence
+from puffrun.evidence import collect_evidence
 from puffrun.rundir import RunDir
 
 STALL_S = "4"  # ranks that connect may wait some seconds for a name, and do nothing meanwhile

@@ -179,9 +179,9 @@ def test_the_gate_is_green_on_our_own_wheel(wheel, tmp_path):
     ("gone", "record", "words"),
     [
         ("puffrun/watch/verdict.py", False, "`puffrun/watch/verdict.py` is missing from the wheel"),
-        ("puffrun/watch/verdict.py", True, "module `puffrun.watch.verdict` is missing"),
+        ("puffrun/watch/verdict.py", True, "module `puffrun.watch.run_verdict` is missing"),
         ("puffrun/cli/report.py", True, "module `puffrun.cli.report` is missing"),  # a text only
-        ("puffrun/rank/checkpoint.py", True, "module `puffrun.rank.checkpoint` is missing"),
+        ("puffrun/rank/checkpoint.py", True, "module `puffrun.library.checkpoint` is missing"),
     ],
 )
 def test_a_module_that_is_gone_is_red_and_named(gone, record, words, wheel, tmp_path):

@@ -8,7 +8,7 @@ from subprocess import Popen
 from typing import Any, Protocol
 
 from puffrun.agent.link import AgentRequest, Link
-from puffrun.rank.gone import Announcer
+from puffrun.library.agreement.gone_ranks import Announcer
 
 
 class RankProcess(Protocol):

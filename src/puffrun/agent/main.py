@@ -21,10 +21,10 @@ from contextlib import contextmanager
 
 from puffrun.agent.handler import Executor, Spawner, ignore_signal, patch_torch
 from puffrun.agent.link import AgentRequest, Link
-from puffrun.agent.refusal import find_refusal
+from puffrun.agent.preload_refusal import find_refusal
 from puffrun.agent.zygote import RefusedError, fork_zygote
+from puffrun.library.agreement.gone_ranks import Announcer
 from puffrun.rank.birth import Birth
-from puffrun.rank.gone import Announcer
 
 PORT_ATTEMPTS = 5
 

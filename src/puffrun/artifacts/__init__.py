@@ -4,15 +4,15 @@ The lock is for efficiency, the atomic publish for correctness: a build works in
 its own, its outputs are checked and sealed, and one manifest file is the proof that they count.
 """
 
+from puffrun.artifacts.artifact_events import ArtifactEvent
 from puffrun.artifacts.clean import clean_artifacts
 from puffrun.artifacts.ensure import ArtifactsFailedError, ArtifactsLockedError, ensure_artifacts
-from puffrun.artifacts.events import ArtifactEvent
-from puffrun.artifacts.freshness import Freshness, check_artifacts
-from puffrun.artifacts.garbage import release_artifacts
-from puffrun.artifacts.key import make_cache_key
-from puffrun.artifacts.reasons import StaleReason, render_reasons
+from puffrun.artifacts.freshness.cache_key import make_cache_key
+from puffrun.artifacts.freshness.freshness import Freshness, check_artifacts
+from puffrun.artifacts.freshness.reasons import StaleReason, render_reasons
 from puffrun.artifacts.request import LOCK_WAIT_S, BuildOptions, find_process_start
-from puffrun.artifacts.stop import StopToken
+from puffrun.artifacts.stop_token import StopToken
+from puffrun.artifacts.store.garbage import release_artifacts
 
 __all__ = [
     "LOCK_WAIT_S",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from puffrun.artifacts.attempt import AttemptEnd, run_attempt
-from puffrun.artifacts.events import Building, Retrying
-from puffrun.artifacts.failure import (
+from puffrun.artifacts.artifact_events import Building, Retrying
+from puffrun.artifacts.build_attempt import AttemptEnd, run_attempt
+from puffrun.artifacts.build_failure import (
     BuildFailedError,
     Failure,
     read_log_lines,
@@ -17,21 +17,21 @@ from puffrun.artifacts.failure import (
     suggest_fix,
     write_failure,
 )
-from puffrun.artifacts.freshness import Observed, observe_parts, open_cache
-from puffrun.artifacts.garbage import remove_tree
-from puffrun.artifacts.lock import owned
-from puffrun.artifacts.manifest import Manifest, commit_manifest, hash_json
-from puffrun.artifacts.outputs import (
+from puffrun.artifacts.freshness.freshness import Observed, observe_parts, open_cache
+from puffrun.artifacts.freshness.outputs import (
     Displaced,
     copy_file,
     find_output_problem,
     install_outputs,
     seal_outputs,
 )
-from puffrun.artifacts.reasons import StaleReason, compare_parts, render_reasons
+from puffrun.artifacts.freshness.reasons import StaleReason, compare_parts, render_reasons
 from puffrun.artifacts.recipe import make_recipe
 from puffrun.artifacts.request import Ready, Request
-from puffrun.artifacts.store import make_attempt_id
+from puffrun.artifacts.store.artifact_store import make_attempt_id
+from puffrun.artifacts.store.garbage import remove_tree
+from puffrun.artifacts.store.lock import owned
+from puffrun.artifacts.store.manifest import Manifest, commit_manifest, hash_json
 from puffrun.errors import StoppedError
 from puffrun.naming import describe_exit
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from puffrun.artifacts.garbage import clean_store, find_live_uses
 from puffrun.artifacts.graph import select_named
-from puffrun.artifacts.lock import BuildLock, NoLocksError, describe_owner, find_owner
-from puffrun.artifacts.store import Store, open_store
+from puffrun.artifacts.store.artifact_store import Store, open_store
+from puffrun.artifacts.store.garbage import clean_store, find_live_uses
+from puffrun.artifacts.store.lock import BuildLock, NoLocksError, describe_owner, find_owner
 from puffrun.config import RunConfig
 from puffrun.errors import ArtifactError, LockTimeoutError, UsageError
 

@@ -7,13 +7,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
-from puffrun.artifacts.events import ArtifactEvent
-from puffrun.artifacts.failure import BuildFailedError, Failure
-from puffrun.artifacts.freshness import make_site
+from puffrun.artifacts.artifact_events import ArtifactEvent
+from puffrun.artifacts.build_failure import BuildFailedError, Failure
+from puffrun.artifacts.freshness.freshness import make_site
 from puffrun.artifacts.graph import select_artifacts
 from puffrun.artifacts.recipe import detect_slots, share_jobs
 from puffrun.artifacts.request import BuildOptions, Ready, Request
-from puffrun.artifacts.stop import StopToken
+from puffrun.artifacts.stop_token import StopToken
 from puffrun.artifacts.turn import Turn
 from puffrun.config import ArtifactSpec, RunConfig
 from puffrun.errors import ArtifactError, LockTimeoutError, PuffrunError

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
 
-from puffrun.artifacts.probes import PROBES
+from puffrun.artifacts.freshness.probes import PROBES
 from puffrun.config import ArtifactSpec
 from puffrun.errors import UsageError
 from puffrun.rundir import artifact_env_name

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from puffrun.artifacts.events import ArtifactEvent
-from puffrun.artifacts.freshness import Site
-from puffrun.artifacts.manifest import Manifest
-from puffrun.artifacts.stop import StopToken
+from puffrun.artifacts.artifact_events import ArtifactEvent
+from puffrun.artifacts.freshness.freshness import Site
+from puffrun.artifacts.stop_token import StopToken
+from puffrun.artifacts.store.manifest import Manifest
 from puffrun.outcome import ArtifactResult
 from puffrun.process import find_stat
 

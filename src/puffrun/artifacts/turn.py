@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from puffrun.artifacts.build import Needs, build_locked, install_locked
-from puffrun.artifacts.events import (
+from puffrun.artifacts.artifact_events import (
     ArtifactEvent,
     Built,
     Failed,
@@ -17,16 +16,17 @@ from puffrun.artifacts.events import (
     Stale,
     Waiting,
 )
-from puffrun.artifacts.failure import BuildFailedError, find_failure, shares_failure
-from puffrun.artifacts.freshness import Observed, observe, open_cache
-from puffrun.artifacts.garbage import collect_garbage, write_use
-from puffrun.artifacts.hashing import HashCache
-from puffrun.artifacts.lock import BuildLock, NoLocksError, describe_owner, find_owner
-from puffrun.artifacts.manifest import Manifest, find_manifest
-from puffrun.artifacts.outputs import find_damage, find_missing_installs
-from puffrun.artifacts.reasons import StaleReason, render_reasons
+from puffrun.artifacts.build import Needs, build_locked, install_locked
+from puffrun.artifacts.build_failure import BuildFailedError, find_failure, shares_failure
+from puffrun.artifacts.freshness.freshness import Observed, observe, open_cache
+from puffrun.artifacts.freshness.hashing import HashCache
+from puffrun.artifacts.freshness.outputs import find_damage, find_missing_installs
+from puffrun.artifacts.freshness.reasons import StaleReason, render_reasons
 from puffrun.artifacts.request import Ready, Request
-from puffrun.artifacts.store import open_store
+from puffrun.artifacts.store.artifact_store import open_store
+from puffrun.artifacts.store.garbage import collect_garbage, write_use
+from puffrun.artifacts.store.lock import BuildLock, NoLocksError, describe_owner, find_owner
+from puffrun.artifacts.store.manifest import Manifest, find_manifest
 from puffrun.config import ArtifactSpec
 from puffrun.errors import ArtifactError, LockTimeoutError, StoppedError
 from puffrun.outcome import ArtifactResult

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from puffrun import __version__
+from puffrun.package import __version__
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from puffrun.artifacts import (
     find_process_start,
     make_cache_key,
 )
-from puffrun.artifacts.events import Installed, Retrying, Stale
+from puffrun.artifacts.artifact_events import Installed, Retrying, Stale
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigFile
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.config import RunConfig, load_config
 from puffrun.console import make_screen
 from puffrun.console.artifact_lines import ArtifactScreen

@@ -6,8 +6,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from puffrun import __version__
 from puffrun.cli.caller import Caller
+from puffrun.package import __version__
 
 _NAME = "crash.log"
 

@@ -10,7 +10,7 @@ import typer
 
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigFile
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import make_screen
 from puffrun.console.doctor_lines import render_doctor

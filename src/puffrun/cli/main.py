@@ -13,7 +13,7 @@ import typer
 from puffrun.cli.app import COMMANDS, make_app
 from puffrun.cli.caller import Caller
 from puffrun.cli.crash import write_crash_log
-from puffrun.cli.streams import flush_stdout, open_missing_streams
+from puffrun.cli.standard_streams import flush_stdout, open_missing_streams
 from puffrun.errors import ExitCode, PuffrunError, StoppedError, UsageError
 
 INTERRUPTED = 130

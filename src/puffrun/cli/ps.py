@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from puffrun.cli.caller import Caller
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.console.runs import render_runs
-from puffrun.diagnose import LiveRun, find_live_runs
+from puffrun.evidence import LiveRun, find_live_runs
 
 
 def ps(

@@ -8,7 +8,7 @@ import typer
 
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigOfRuns
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import PREFIX, facts_from_json, make_screen, render_card, render_title
 from puffrun.report import Report, find_run, load_report

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-import puffrun
 from puffrun.cli.build import stopped_by_signals
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigFile, IsModule
+from puffrun.cli.smoke_verdict import Reporter, make_reporter
 from puffrun.cli.train import load_asked, make_checked_plan, take_target
-from puffrun.cli.verdict import Reporter, make_reporter
 from puffrun.cluster import detect_allocation
 from puffrun.config import LAUNCH_KEYS, RunConfig
 from puffrun.console import LaunchScreen, make_screen
 from puffrun.errors import PuffrunError, UsageError
 from puffrun.launch import SignalInbox, catch_signals, launch
 from puffrun.outcome import Outcome
+from puffrun.package import PACKAGE_DIR
 from puffrun.plan import LaunchPlan
 from puffrun.process import run_captured
 from puffrun.rundir import RunDir
@@ -34,8 +34,8 @@ from puffrun.smoke import (
     open_wheel,
     pass_gate,
 )
+from puffrun.smoke.findings import ENV_MAX_STEPS, ENV_SMOKE
 from puffrun.smoke.judge import Rules
-from puffrun.smoke.values import ENV_MAX_STEPS, ENV_SMOKE
 
 # what a smoke run waits for at most, where the config would wait longer
 GRACE_S, STALL_S, EXIT_S = 5.0, 30.0, 20.0
@@ -304,7 +304,7 @@ def _find_checkouts(cwd: Path) -> tuple[Path, ...]:
         if (place / ".git").exists() or (place / "pyproject.toml").is_file():
             found.append(place.resolve())
             break
-    package_dir = Path(puffrun.__file__).resolve().parent
+    package_dir = PACKAGE_DIR.resolve()
     if package_dir.parent.name not in ("site-packages", "dist-packages"):
         found.append(package_dir.parent)
     return tuple(dict.fromkeys(found))

@@ -10,12 +10,13 @@ import typer
 
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigOfRuns
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.config import load_config
 from puffrun.console import PREFIX, make_screen
 from puffrun.console.runs import render_stacks
-from puffrun.diagnose import LiveRun, collect_evidence, conclude_hang, find_live_runs
+from puffrun.diagnose import conclude_hang
 from puffrun.errors import UsageError
+from puffrun.evidence import LiveRun, collect_evidence, find_live_runs
 from puffrun.outcome import Hang
 from puffrun.report import find_run
 

@@ -13,7 +13,7 @@ import typer
 
 from puffrun.cli.caller import Caller
 from puffrun.cli.options import ConfigFile, IsModule
-from puffrun.cli.streams import write_stdout
+from puffrun.cli.standard_streams import write_stdout
 from puffrun.cluster import detect_allocation
 from puffrun.config import RunConfig, apply_flags, load_config
 from puffrun.errors import UsageError

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import puffrun
-from puffrun.config.launch import load_launch
+from puffrun.config.launch_options import load_launch
+from puffrun.config.run_config import RunConfig
 from puffrun.config.sections import load_artifacts, load_train
 from puffrun.config.table import Table, hint_nearest
-from puffrun.config.values import RunConfig
 from puffrun.errors import UsageError
+from puffrun.package import PACKAGE_DIR
 
 STATE_NAME = ".puffrun"
 _PYPROJECT = "pyproject.toml"
-_PACKAGED = {"demo": Path(puffrun.__file__).parent / "demo" / "default.toml"}
+_PACKAGED = {"demo": PACKAGE_DIR / "demo" / "default.toml"}
 _TOP_KEYS = ("root", "train", "launch", "artifacts")
 
 

@@ -5,8 +5,8 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
+from puffrun.config.run_config import ArtifactSpec, TrainSection
 from puffrun.config.table import Table, hint_nearest
-from puffrun.config.values import ArtifactSpec, TrainSection
 from puffrun.errors import UsageError
 
 _TRAIN_KEYS = tuple(f.name for f in fields(TrainSection))

@@ -1,7 +1,7 @@
 """What people see: the only part of puffrun that draws. Everything goes to stderr."""
 
-from puffrun.console.cards import render_card, render_title
-from puffrun.console.facts import RunFacts, facts_from_json, facts_of
+from puffrun.console.card.card import render_card, render_title
+from puffrun.console.card.plan_facts import RunFacts, facts_from_json, facts_of
 from puffrun.console.launch_lines import LaunchScreen
 from puffrun.console.screen import PREFIX, Screen, make_screen
 

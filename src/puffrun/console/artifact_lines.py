@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puffrun.artifacts.events import (
+from puffrun.artifacts.artifact_events import (
     ArtifactEvent,
     Building,
     Built,
@@ -17,10 +17,10 @@ from puffrun.artifacts.events import (
     Stale,
     Waiting,
 )
-from puffrun.artifacts.failure import SHOWN_LINES
-from puffrun.artifacts.lock import describe_owner
-from puffrun.artifacts.reasons import render_reasons
-from puffrun.console.facts import relative_path
+from puffrun.artifacts.build_failure import SHOWN_LINES
+from puffrun.artifacts.freshness.reasons import render_reasons
+from puffrun.artifacts.store.lock import describe_owner
+from puffrun.console.card.plan_facts import relative_path
 from puffrun.console.screen import Screen
 from puffrun.console.text import clean_line, render_duration
 

@@ -7,7 +7,7 @@ standard error as well, so standard output stays the program's.
 import re
 from pathlib import Path
 
-from puffrun.console.frames import pick_user_frames
+from puffrun.console.card.frames import pick_user_frames
 from puffrun.console.text import clean_lines, render_duration
 from puffrun.errors import PuffrunError
 from puffrun.smoke import Finding, SmokeResult

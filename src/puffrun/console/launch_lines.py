@@ -6,8 +6,8 @@ from pathlib import Path
 
 from puffrun.artifacts import ArtifactEvent
 from puffrun.console.artifact_lines import ArtifactScreen
-from puffrun.console.cards import render_card, render_title
-from puffrun.console.facts import facts_of
+from puffrun.console.card.card import render_card, render_title
+from puffrun.console.card.plan_facts import facts_of
 from puffrun.console.screen import Screen
 from puffrun.console.text import render_count
 from puffrun.outcome import Outcome

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from puffrun.console.evidence import render_hang
-from puffrun.console.facts import relative_path
+from puffrun.console.card.evidence_lines import render_hang
+from puffrun.console.card.plan_facts import relative_path
 from puffrun.console.text import clean_line, count_cells, render_duration
-from puffrun.diagnose import LiveRun
+from puffrun.evidence import LiveRun
 from puffrun.naming import name_ranks
 from puffrun.outcome import Hang
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from puffrun.diagnose.evidence import RankEvidence
 from puffrun.diagnose.places import split_at_user
-from puffrun.diagnose.stacks import ThreadStack, find_main
+from puffrun.evidence.rank_evidence import RankEvidence
+from puffrun.evidence.thread_stacks import ThreadStack, find_main
 from puffrun.outcome import Frame
 
 # (end of the file's path, function or "" for any) → what it does; the first that fits counts

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from puffrun.diagnose.evidence import RankEvidence
 from puffrun.diagnose.waits import find_position
+from puffrun.evidence.rank_evidence import RankEvidence
 from puffrun.naming import name_ranks
 
 WORTH_SHARE = 0.05  # of the run spent waiting, below which nothing is said

@@ -5,20 +5,20 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import puffrun
 from puffrun.outcome import Frame
+from puffrun.package import PACKAGE_DIR
 
-_OUR_DIR = str(Path(puffrun.__file__).parent) + "/"
+_OUR_DIR = str(PACKAGE_DIR) + "/"
 _STDLIB = re.compile(r"/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
 _PUBLIC_CALLS = {  # (file, function) → what people call
-    ("agree.py", "agree"): "agree",
-    ("agree.py", "barrier"): "barrier",
+    ("agreement/agree.py", "agree"): "agree",
+    ("agreement/agree.py", "barrier"): "barrier",
     ("checkpoint.py", "checkpoint"): "checkpoint",
-    ("guard.py", "guard"): "guard",
-    ("guard.py", "check"): "guard",  # the hook of the optimizer
-    ("once.py", "main_first"): "main_first",
-    ("once.py", "run_once"): "run_once",
-    ("preflight.py", "preflight"): "preflight",
+    ("preflight/guard.py", "guard"): "guard",
+    ("preflight/guard.py", "check"): "guard",  # the hook of the optimizer
+    ("agreement/run_once.py", "main_first"): "main_first",
+    ("agreement/run_once.py", "run_once"): "run_once",
+    ("preflight/preflight.py", "preflight"): "preflight",
 }
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
@@ -35,10 +35,9 @@ def is_library(path: str) -> bool:
 def name_public_call(frame: Frame) -> str:
     """Name the function of the in-rank library that a frame is, "" for any other frame.
 
-    Only what people call themselves and what waits for other ranks: the rest of that package
-    (the recorder, a rank's start) is at work in every rank.
+    Only what people call themselves and what waits for other ranks.
     """
-    start = _OUR_DIR + "rank/"
+    start = _OUR_DIR + "library/"
     if not frame.path.startswith(start):
         return ""
     name = _PUBLIC_CALLS.get((frame.path.removeprefix(start), frame.function))

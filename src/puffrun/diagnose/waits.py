@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from puffrun.diagnose.evidence import Fallen, RankEvidence
 from puffrun.diagnose.places import is_raising, name_public_call, render_place, split_at_user
-from puffrun.diagnose.records import Collective
-from puffrun.diagnose.stacks import ThreadStack, find_main
+from puffrun.evidence.flight_records import Collective
+from puffrun.evidence.rank_evidence import Fallen, RankEvidence
+from puffrun.evidence.thread_stacks import ThreadStack, find_main
 from puffrun.outcome import Frame
 
 _DISTRIBUTED = re.compile(r"/torch/distributed/")
 _COLLECTIVE = re.compile(r"/torch/(?:distributed|autograd|nn/parallel)/|/torch/_tensor\.py")
 _WAIT_CALL = re.compile(r"\.(?:wait|item|cpu|tolist|synchronize|result|numpy)\(")
-STOPPED = ("T", "t")  # by SIGSTOP, by a debugger
 _WRAPPERS = ("wrapper", "inner", "_time_logger", "__call__", "wait", "decorate_context")
 
 
@@ -53,7 +52,7 @@ def find_position(evidence: RankEvidence, cwd: Path, world_size: int) -> Positio
     thread = _pick_thread(evidence.threads)
     called, user = split_at_user(thread.frames) if thread else ((), None)
     place = render_place(user, cwd)
-    if evidence.native.state in STOPPED:  # wherever it is, it does not wait for the others
+    if evidence.native.is_stopped:  # wherever it is, it does not wait for the others
         return Position(evidence.rank, place)
     open_one = evidence.record.find_oldest_open() if evidence.record else None
     named = _name_operation(called)

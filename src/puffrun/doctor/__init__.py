@@ -2,6 +2,6 @@
 
 from puffrun.doctor.checks import Finding, Row, examine
 from puffrun.doctor.detect import detect_facts
-from puffrun.doctor.facts import Facts
+from puffrun.doctor.machine_facts import Facts
 
 __all__ = ["Facts", "Finding", "Row", "detect_facts", "examine"]

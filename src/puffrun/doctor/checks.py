@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from puffrun.doctor import hardware, project, system
-from puffrun.doctor.facts import Facts
 from puffrun.doctor.finding import Finding
+from puffrun.doctor.machine_facts import Facts
 
 __all__ = ["CHECKS", "Finding", "Row", "examine"]
 

@@ -17,10 +17,10 @@ from puffrun.doctor.detect_system import (
     detect_spaces,
     detect_tracing,
 )
-from puffrun.doctor.facts import Facts
+from puffrun.doctor.machine_facts import Facts
 from puffrun.doctor.orphans import detect_orphans
 from puffrun.errors import UsageError
-from puffrun.plan.environment import is_launcher_variable
+from puffrun.plan.rank_environment import is_launcher_variable
 from puffrun.process import run_captured
 
 _COLLECTIVE = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TP_SOCKET_IFNAME")

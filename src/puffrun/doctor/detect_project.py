@@ -11,7 +11,7 @@ from puffrun.artifacts import Freshness
 from puffrun.artifacts import check_artifacts as check_freshness
 from puffrun.cluster import Allocation
 from puffrun.config import ArtifactSpec, RunConfig
-from puffrun.doctor.facts import ArtifactFact, ForeignExtension, Project
+from puffrun.doctor.machine_facts import ArtifactFact, ForeignExtension, Project
 from puffrun.errors import UsageError
 from puffrun.plan.devices import choose_devices
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from puffrun.cluster import Allocation
-from puffrun.doctor.facts import GpuFact, Gpus, Holder, Software
+from puffrun.doctor.machine_facts import GpuFact, Gpus, Holder, Software
 from puffrun.process import run_captured
 
 TORCH_TIMEOUT_S = 120.0  # a cold torch on a network file system takes a minute

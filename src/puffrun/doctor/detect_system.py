@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from puffrun.doctor.facts import Limits, Locks, Network, Space, Tracing
+from puffrun.doctor.machine_facts import Limits, Locks, Network, Space, Tracing
 from puffrun.process import run_captured
 
 NAME_TIMEOUT_S = 10.0

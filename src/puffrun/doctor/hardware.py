@@ -2,8 +2,8 @@
 
 import re
 
-from puffrun.doctor.facts import Facts, GpuFact
 from puffrun.doctor.finding import Finding
+from puffrun.doctor.machine_facts import Facts, GpuFact
 
 REINSTALL = "pip install --force-reinstall torch"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from puffrun.doctor.facts import Orphan
+from puffrun.doctor.machine_facts import Orphan
 from puffrun.process import find_stat, read_stats
 
 # programs and modules that look after ranks

@@ -1,7 +1,7 @@
 """Checks of the project: what the config asks for against what there is. Pure."""
 
-from puffrun.doctor.facts import Facts
 from puffrun.doctor.finding import Finding
+from puffrun.doctor.machine_facts import Facts
 from puffrun.doctor.system import GIB, render_bytes
 
 MEMORY_PER_RANK = GIB // 2  # torch, once imported, and a small model

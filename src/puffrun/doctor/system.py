@@ -1,7 +1,7 @@
 """Checks of the machine: limits, shared memory, names, variables, processes, disks, locks. Pure."""
 
-from puffrun.doctor.facts import Facts, Network, Space
 from puffrun.doctor.finding import Finding
+from puffrun.doctor.machine_facts import Facts, Network, Space
 
 MIB, GIB = 1 << 20, 1 << 30
 SHM_FREE = 128 * MIB

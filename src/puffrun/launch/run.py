@@ -16,13 +16,12 @@ from puffrun.artifacts import (
 )
 from puffrun.config import RunConfig
 from puffrun.errors import LaunchError, PuffrunError, StoppedError
-from puffrun.heartbeat import read_heartbeat
+from puffrun.hands import Session, start_session
 from puffrun.launch.attempt import Attempt
-from puffrun.launch.concluding import Conclusion
-from puffrun.launch.events import EventLog
-from puffrun.launch.listener import LaunchListener
-from puffrun.launch.session import Session, start_session
-from puffrun.launch.signals import PAUSING, SignalInbox
+from puffrun.launch.conclusion import Conclusion
+from puffrun.launch.event_log import EventLog
+from puffrun.launch.launch_listener import LaunchListener
+from puffrun.launch.signal_inbox import PAUSING, SignalInbox
 from puffrun.outcome import ArtifactResult, Cause, Outcome
 from puffrun.plan import LaunchPlan, create_run_dir, plan_as_json
 from puffrun.report import write_report
@@ -121,7 +120,7 @@ class Launch:
         self.listener.ranks_starting(0, self.plan.world_size)
         with self.inbox.catching(PAUSING):
             attempt.run()
-        outcome = self.conclusion.of_attempt(attempt)
+        outcome, found = self.conclusion.of_attempt(attempt)
         self.attempts.append(
             AttemptResult(
                 attempt=session.attempt,
@@ -130,17 +129,11 @@ class Launch:
                 started_at=started_at,
                 ended_at=time.time_ns(),
                 cause=outcome.cause,
-                checkpoint=self.conclusion.find_checkpoint(),
-                step=self._find_step(),
+                checkpoint=found.checkpoint,
+                step=found.step,
             )
         )
         return outcome
-
-    def _find_step(self) -> int | None:
-        """Find the highest step that a rank reported with `progress`."""
-        paths = [self.run_dir.heartbeat_path(rank) for rank in range(self.plan.world_size)]
-        beats = [beat for beat in map(read_heartbeat, paths) if beat is not None]
-        return max((beat.step for beat in beats), default=None)
 
     def _rank_env(self) -> dict[str, str]:
         artifacts = self.conclusion.artifacts

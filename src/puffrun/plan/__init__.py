@@ -1,11 +1,11 @@
 """What will happen: one frozen `LaunchPlan`, made from a `RunConfig` and an `Allocation`."""
 
-from puffrun.plan.checks import check_plan
 from puffrun.plan.devices import Devices, choose_devices
-from puffrun.plan.environment import Environment, make_environment
-from puffrun.plan.make import Invocation, make_plan
-from puffrun.plan.values import LaunchPlan
-from puffrun.plan.written import create_run_dir, plan_as_json
+from puffrun.plan.file_checks import check_plan
+from puffrun.plan.launch_plan import LaunchPlan
+from puffrun.plan.plan_file import create_run_dir, plan_as_json
+from puffrun.plan.planning import Invocation, make_plan
+from puffrun.plan.rank_environment import Environment, make_environment
 
 __all__ = [
     "Devices",

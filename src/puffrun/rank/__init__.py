@@ -1,1 +1,1 @@
-"""What runs inside a rank: the recorder of uncaught exceptions, and the in-rank library."""
+"""What puffrun puts into a rank before the program: its birth, recorder and server."""

@@ -15,10 +15,10 @@ from puffrun.artifacts import StopToken
 from puffrun.errors import ExitCode, StoppedError, UsageError
 from puffrun.process import start_guarded
 from puffrun.smoke import look
-from puffrun.smoke.contents import find_missing_inits, find_missing_modules
-from puffrun.smoke.values import RED, Check, Finding, SmokeResult
-from puffrun.smoke.verdicts import read_verdict
+from puffrun.smoke.findings import RED, Check, Finding, SmokeResult
+from puffrun.smoke.verdict_json import read_verdict
 from puffrun.smoke.wheel import Wheel
+from puffrun.smoke.wheel_contents import find_missing_inits, find_missing_modules
 
 VENV_TIMEOUT_S = 180.0
 INSTALL_TIMEOUT_S = 3600.0  # torch is two gigabytes

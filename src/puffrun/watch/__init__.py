@@ -1,9 +1,7 @@
 """The watchdog's mind: a pure state machine from observations to actions, and the blame."""
 
 from puffrun.watch.blame import looks_like_victim
-from puffrun.watch.machine import WatchState, await_reader, shift, step
-from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
-from puffrun.watch.values import (
+from puffrun.watch.observations import (
     Action,
     AgentLost,
     Collect,
@@ -16,6 +14,7 @@ from puffrun.watch.values import (
     RankRaised,
     RankStarted,
     RankView,
+    ReaderAwaited,
     Rules,
     Signalled,
     Stalled,
@@ -23,7 +22,9 @@ from puffrun.watch.values import (
     Tick,
     TreeEnded,
 )
-from puffrun.watch.verdict import Verdict, add_late_victims, blame_missing, conclude
+from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
+from puffrun.watch.run_verdict import Verdict, add_late_victims, blame_missing, conclude
+from puffrun.watch.state_machine import WatchState, shift, step
 
 __all__ = [
     "Action",
@@ -40,6 +41,7 @@ __all__ = [
     "RankRaised",
     "RankStarted",
     "RankView",
+    "ReaderAwaited",
     "Restart",
     "Rules",
     "Signalled",
@@ -50,7 +52,6 @@ __all__ = [
     "Verdict",
     "WatchState",
     "add_late_victims",
-    "await_reader",
     "blame_missing",
     "conclude",
     "decide_restart",

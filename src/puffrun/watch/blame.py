@@ -7,7 +7,7 @@ from typing import Any
 from puffrun.errors import ExitCode
 from puffrun.naming import signal_name
 from puffrun.outcome import Cause, ErrorRecord
-from puffrun.watch.values import RankView
+from puffrun.watch.observations import RankView
 
 # What a rank says when *another* one went away (gloo, NCCL, the store, monitored_barrier).
 VICTIM_PATTERNS = re.compile(

@@ -1,0 +1,1 @@
+"""What a training program imports: agreement, preflight, checkpoint, progress."""
