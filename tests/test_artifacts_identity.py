@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puffrun.artifacts import probes, tools
+from puffrun.artifacts.freshness import probes, tools
 from puffrun.artifacts.freshness.hashing import HashCache
 from puffrun.artifacts.freshness.probes import PROBES, ProbeSite, describe_cpu, read_torch_version
 from puffrun.artifacts.freshness.tools import identify_tool

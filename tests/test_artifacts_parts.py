@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from puffrun.artifacts import garbage, release_artifacts
+from puffrun.artifacts import release_artifacts
 from puffrun.artifacts.build_failure import (
     SHOWN_LINES,
     Failure,
@@ -29,6 +29,7 @@ from puffrun.artifacts.freshness.outputs import (
     seal_outputs,
 )
 from puffrun.artifacts.recipe import decide_slots, make_recipe, share_jobs
+from puffrun.artifacts.store import garbage
 from puffrun.artifacts.store.artifact_store import (
     Store,
     make_attempt_id,

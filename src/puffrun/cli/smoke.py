@@ -34,8 +34,8 @@ from puffrun.smoke import (
     open_wheel,
     pass_gate,
 )
-from puffrun.smoke.findings import ENV_MAX_STEPS, ENV_SMOKE
 from puffrun.smoke.judge import Rules
+from puffrun.smoke.smoke_findings import ENV_MAX_STEPS, ENV_SMOKE
 
 # what a smoke run waits for at most, where the config would wait longer
 GRACE_S, STALL_S, EXIT_S = 5.0, 30.0, 20.0

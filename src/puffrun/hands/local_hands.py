@@ -22,8 +22,8 @@ from puffrun.evidence import (
     find_litter,
     read_log_tail,
 )
-from puffrun.hands.findings import NodeFindings, RankFindings, find_about, find_traces
 from puffrun.hands.hands_listener import HandsListener
+from puffrun.hands.node_findings import NodeFindings, RankFindings, find_about, find_traces
 from puffrun.hands.recorded_errors import empty_fifo, read_error, read_errors
 from puffrun.hands.roster import LocalRank, Roster
 from puffrun.hands.sampler import Sampler
@@ -50,7 +50,7 @@ RECORDING_S = 1.0  # at most, for a rank to finish the record of its exception
 AGENT_END_S = 1.0  # at most, for the guardian to say how the agent ended
 
 
-@dataclass
+@dataclass(eq=False)
 class LocalHands:
     """One attempt's ranks on this node. `tell` takes each observation, as it is made."""
 

@@ -115,7 +115,7 @@ class Launch:
             wake_fd=self.wake_fd,
             started_s=self.started_s,
         )
-        self.inbox.drop_passed_on()
+        self.inbox.drop_forwarded()
         session.go(self._rank_env())
         self.listener.ranks_starting(0, self.plan.world_size)
         with self.inbox.catching(PAUSING):

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from puffrun.artifacts import StopToken
+from puffrun.watch import FORWARDED
 
 ENDING = (
     signal.SIGINT,
@@ -17,7 +18,6 @@ ENDING = (
     signal.SIGALRM,
     signal.SIGXCPU,
 )
-PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 PAUSING = (signal.SIGTSTP, signal.SIGCONT)
 
 
@@ -58,7 +58,7 @@ class SignalInbox:
         """Whether a signal has come that has not been taken yet."""
         return signum in self._signals
 
-    def drop_passed_on(self) -> None:
+    def drop_forwarded(self) -> None:
         """Forget signals for the ranks that came before there was any rank."""
         for signum in self.take():
             if signum in ENDING:
@@ -98,9 +98,9 @@ def catch_signals() -> Iterator[SignalInbox]:
     """
     inbox = SignalInbox()
     try:
-        with inbox.catching((*ENDING, *PASSED_ON)):
+        with inbox.catching((*ENDING, *FORWARDED)):
             yield inbox
-            for signum in (*ENDING, *PASSED_ON):
+            for signum in (*ENDING, *FORWARDED):
                 signal.signal(signum, signal.SIG_IGN)
     finally:
         inbox.close()

@@ -15,7 +15,7 @@ from puffrun.artifacts import StopToken
 from puffrun.errors import ExitCode, StoppedError, UsageError
 from puffrun.process import start_guarded
 from puffrun.smoke import look
-from puffrun.smoke.findings import RED, Check, Finding, SmokeResult
+from puffrun.smoke.smoke_findings import RED, Check, Finding, SmokeResult
 from puffrun.smoke.verdict_json import read_verdict
 from puffrun.smoke.wheel import Wheel
 from puffrun.smoke.wheel_contents import find_missing_inits, find_missing_modules

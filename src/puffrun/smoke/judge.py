@@ -8,8 +8,8 @@ from pathlib import Path
 from puffrun.errors import ExitCode
 from puffrun.naming import name_ranks
 from puffrun.outcome import Cause, Outcome, Process
-from puffrun.smoke.findings import ENV_MAX_STEPS, RED, Check, Finding, SmokeResult
 from puffrun.smoke.run_signs import Evidence, RankEvidence
+from puffrun.smoke.smoke_findings import ENV_MAX_STEPS, RED, Check, Finding, SmokeResult
 
 _PLACE = re.compile(r"(\S+\.py):(\d+)\b")
 _WENT_THROUGH = "success"

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from puffrun.errors import PuffrunError, StoppedError
-from puffrun.smoke.findings import Check, Finding, SmokeResult
+from puffrun.smoke.smoke_findings import Check, Finding, SmokeResult
 
 SCHEMA = 1
 

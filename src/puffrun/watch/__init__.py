@@ -24,9 +24,10 @@ from puffrun.watch.observations import (
 )
 from puffrun.watch.restart import AttemptResult, GiveUp, Restart, decide_restart
 from puffrun.watch.run_verdict import Verdict, add_late_victims, blame_missing, conclude
-from puffrun.watch.state_machine import WatchState, shift, step
+from puffrun.watch.state_machine import FORWARDED, WatchState, shift, step
 
 __all__ = [
+    "FORWARDED",
     "Action",
     "AgentLost",
     "AttemptResult",

@@ -1,17 +1,11 @@
-"""The names and formats of a run's files: the only contract between the launcher and the ranks.
+"""Where a run's files are: every path of one run, and where the runs of a project lie."""
 
-Imported by the ranks too, so it stays on the standard library and imports nothing heavy.
-"""
-
-import errno
-import json
 import os
 import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from puffrun.errors import UsageError
 
@@ -19,9 +13,6 @@ from puffrun.errors import UsageError
 ENV_RUN_DIR = "PUFFRUN_RUN_DIR"
 ENV_RUN_ID = "PUFFRUN_RUN_ID"
 ENV_ARTIFACT_PREFIX = "PUFFRUN_ARTIFACT_"
-
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-PROBE_BYTES = 1 << 16  # a recorded exception with a long message
 
 
 def make_run_id() -> str:
@@ -155,15 +146,6 @@ class RunDir:
         return self.ranks_dir / f"rank-{rank}.crash"
 
 
-def read_checkpoint(run_dir: RunDir) -> dict[str, Any] | None:
-    """Read what `puffrun.checkpoint` published last: {path, step, at}; None when it has not."""
-    try:
-        document: dict[str, Any] = json.loads(run_dir.checkpoint_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document
-
-
 def runs_dir(state_dir: Path) -> Path:
     """Where the runs of a project are kept."""
     return state_dir / "runs"
@@ -213,40 +195,3 @@ def _link_last(path: Path, state_dir: Path) -> None:
     except OSError:
         with suppress(OSError):
             temporary_path.unlink()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part.
-
-    That holds after a loss of power too. When it fails, nothing of it stays behind.
-
-    Raises:
-        OSError: the file could not be written.
-    """
-    temporary_path = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary_path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary_path.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary_path.unlink()
-        raise
-
-
-def find_full_disk(run_dir: RunDir) -> str | None:
-    """Try whether the run directory takes another file; why not, when its disk is full."""
-    probe_path = run_dir.path / f".probe.{os.getpid()}"
-    try:
-        with probe_path.open("wb") as file:
-            file.write(bytes(PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())  # where blocks are only given out when they are written
-    except OSError as error:
-        return error.strerror if error.errno in FULL_DISK else None
-    finally:
-        with suppress(OSError):
-            probe_path.unlink()
-    return None

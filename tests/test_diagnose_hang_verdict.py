@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import puffrun
 from puffrun.diagnose import conclude_hang
 from puffrun.diagnose.waits import find_position
 from puffrun.evidence import (
@@ -15,6 +14,7 @@ from puffrun.evidence import (
 )
 from puffrun.evidence.flight_records import Journal
 from puffrun.outcome import Frame
+from puffrun.package import PACKAGE_DIR
 
 CWD = Path("/job")
 C10D = Frame(
@@ -303,7 +303,7 @@ def test_a_thread_of_the_program_may_be_the_one_that_waits():
 class TestRanksThatFallTogether:
     """A rank dies, and its peers are asked while they record that their connection is gone."""
 
-    RECORDER = str(Path(puffrun.__file__).parent / "rank" / "recorder.py")
+    RECORDER = str(PACKAGE_DIR / "rank" / "recorder.py")
     RECORDING = tuple(
         Frame(path, 1, function)
         for path, function in (
@@ -341,15 +341,16 @@ class TestRanksThatFallTogether:
         assert hang.culprits == (0,)
 
     def test_only_what_people_call_is_named_of_the_library(self):
-        library = Path(self.RECORDER).parent
+        library = PACKAGE_DIR / "library"
         at_an_event = (Frame(self.RECORDER, 1, "on_audit"), STEP)
         assert find_position(rank(0, frames=at_an_event), CWD, 4).wait is None
-        inside = Frame(str(library / "meeting.py"), 1, "meet")
+        inside = Frame(str(library / "agreement/meeting.py"), 1, "meet")
         for file, function, op in (
-            ("agree.py", "barrier", "puffrun.barrier"),
-            ("guard.py", "check", "puffrun.guard"),
-            ("once.py", "run_once", "puffrun.run_once"),
+            ("agreement/agree.py", "barrier", "puffrun.barrier"),
+            ("preflight/guard.py", "check", "puffrun.guard"),
+            ("agreement/run_once.py", "run_once", "puffrun.run_once"),
         ):
+            assert (library / file).exists()
             frames = (inside, Frame(str(library / file), 1, function), STEP)
             wait = find_position(rank(0, frames=frames), CWD, 4).wait
             assert wait is not None
