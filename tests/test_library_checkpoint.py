@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from ranks import join_gloo, ranks, run_ranks, torch
-from test_rank_agree import the_error
+from test_library_agree import the_error
 
 from puffrun import DisagreementError, checkpoint, latest_checkpoint
 from puffrun.library.checkpoint_manifest import MANIFEST, find_damage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ranks import run_ranks
-from test_rank_agree import the_error
+from test_library_agree import the_error
 
 DOCS = Path(__file__).parent.parent / "docs" / "rank"
 PROGRAMS = Path(__file__).parent / "programs"

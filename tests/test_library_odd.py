@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from ranks import Answer, join_gloo, run_ranks, torch
-from test_rank_preflight import SIZE, model_of, tensor_of
+from test_library_preflight import SIZE, model_of, tensor_of
 from torch import nn
 
 from puffrun import DisagreementError, preflight

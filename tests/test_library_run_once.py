@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ranks import Answer, ranks, run_ranks
-from test_rank_agree import the_error
+from test_library_agree import the_error
 
 from puffrun import barrier, main_first, progress, run_once
 from puffrun.library.agreement.run_once import decode, encode

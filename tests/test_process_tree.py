@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 from harness import wait_for
 
-from puffrun.process import ProcStat, find_descendants, find_stat, read_stats, send_signal
+from puffrun.process import (
+    ProcStat,
+    find_descendants,
+    find_moving,
+    find_stat,
+    read_stats,
+    send_signal,
+)
 
 PR_SET_NAME = 15
 
@@ -158,3 +165,38 @@ print(send_signal(target, 0) == may, flush=True)
         [sys.executable, "-c", code, str(theirs)], capture_output=True, timeout=30, check=False
     )
     assert done.stdout == b"True\n", done.stderr.decode()
+
+
+def test_who_waits_for_a_stopped_child_does_not_move_either() -> None:
+    at_disk, running = stat(4, 1, "D"), stat(5, 1)
+    members = [stat(2, 1, "D"), stat(3, 2, "T"), at_disk, stat(6, 4, "Z"), running, stat(7, 5, "t")]
+    assert find_moving(members) == [at_disk, running]
+
+
+VFORK = """
+#include <signal.h>
+#include <unistd.h>
+int main(void) { if (vfork() == 0) { raise(SIGSTOP); _exit(0); } pause(); }
+"""
+
+
+def test_a_parent_in_vfork_is_one_that_waits_for_its_child(tmp_path: Path) -> None:
+    source = tmp_path / "vfork.c"
+    source.write_text(VFORK)
+    subprocess.run(["cc", source, "-o", tmp_path / "vfork"], check=True, timeout=60)
+    with subprocess.Popen([tmp_path / "vfork"]) as popen:
+        me = os.getpid()
+        try:
+            wait_for(
+                lambda: (
+                    {s.state for s in find_descendants([me], read_stats()) if s.name == "vfork"}
+                    == {"D", "T"}
+                ),
+                "the child to stop",
+            )
+            tree = [s for s in find_descendants([me], read_stats()) if s.name == "vfork"]
+            assert find_moving(tree) == []
+        finally:
+            for each in find_descendants([popen.pid], read_stats()):
+                send_signal(each, signal.SIGKILL)
+            popen.kill()

@@ -178,10 +178,14 @@ def test_the_gate_is_green_on_our_own_wheel(wheel, tmp_path):
 @pytest.mark.parametrize(
     ("gone", "record", "words"),
     [
-        ("puffrun/watch/verdict.py", False, "`puffrun/watch/verdict.py` is missing from the wheel"),
-        ("puffrun/watch/verdict.py", True, "module `puffrun.watch.run_verdict` is missing"),
+        (
+            "puffrun/watch/run_verdict.py",
+            False,
+            "`puffrun/watch/run_verdict.py` is missing from the wheel",
+        ),
+        ("puffrun/watch/run_verdict.py", True, "module `puffrun.watch.run_verdict` is missing"),
         ("puffrun/cli/report.py", True, "module `puffrun.cli.report` is missing"),  # a text only
-        ("puffrun/rank/checkpoint.py", True, "module `puffrun.library.checkpoint` is missing"),
+        ("puffrun/library/checkpoint.py", True, "module `puffrun.library.checkpoint` is missing"),
     ],
 )
 def test_a_module_that_is_gone_is_red_and_named(gone, record, words, wheel, tmp_path):

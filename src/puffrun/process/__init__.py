@@ -2,7 +2,14 @@
 
 from puffrun.process.captured import Captured, run_captured
 from puffrun.process.guarded import Guarded, GuardedExit, end_orphans, start_guarded
-from puffrun.process.tree import ProcStat, find_descendants, find_stat, read_stats, send_signal
+from puffrun.process.tree import (
+    ProcStat,
+    find_descendants,
+    find_moving,
+    find_stat,
+    read_stats,
+    send_signal,
+)
 
 __all__ = [
     "Captured",
@@ -11,6 +18,7 @@ __all__ = [
     "ProcStat",
     "end_orphans",
     "find_descendants",
+    "find_moving",
     "find_stat",
     "read_stats",
     "run_captured",

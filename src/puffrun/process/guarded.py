@@ -17,11 +17,19 @@ from typing import Any
 
 from puffrun.process import guardian
 from puffrun.process.ending import Ending, EndingPlan
-from puffrun.process.tree import ProcStat, find_descendants, read_stats, send_signal
+from puffrun.process.tree import (
+    ProcStat,
+    find_descendants,
+    find_moving,
+    read_stats,
+    send_signal,
+)
 
 START_TIMEOUT_S = 60.0  # a guardian needs 50 ms; a machine that swaps may need longer
 BURY_TIMEOUT_S = 5.0  # from a guardian's last word to its exit
-PAUSE_ROUNDS = 20  # processes may start others while they are being stopped
+PAUSE_TIMEOUT_S = 5.0  # for what sits in the kernel; all else stops within milliseconds
+PAUSE_STEP_S = 0.001
+QUIET_LOOKS = 2
 TAKEOVER_STEP_S = 0.02
 
 _our_children: set[int] = set()
@@ -90,16 +98,23 @@ class Guarded:
         self._say({"stop": grace_s, "patience": patience_s})
 
     def pause(self) -> list[ProcStat]:
-        """SIGSTOP everything below the guardian, until nothing is left running; for `resume`."""
+        """SIGSTOP everything below the guardian, until all of it stands still; for `resume`.
+
+        A signal is acted on when its process next runs, which on a busy machine takes a while,
+        and a fork that was under way goes through before that. So it is over when two looks in a
+        row have found nothing that moves, and nothing new. What sits in the kernel for longer
+        (state D) stops when it comes out.
+        """
         stopped: dict[tuple[int, int], ProcStat] = {}
-        for _ in range(PAUSE_ROUNDS):
-            members = find_descendants([self.pid], read_stats())
-            new = [s for s in members if s.alive and (s.pid, s.started) not in stopped]
-            if not new:
-                break
+        quiet, deadline = 0, time.monotonic() + PAUSE_TIMEOUT_S
+        while quiet < QUIET_LOOKS and time.monotonic() < deadline:
+            members = [s for s in find_descendants([self.pid], read_stats()) if s.alive]
+            new = [s for s in members if (s.pid, s.started) not in stopped]
             for stat in new:
                 stopped[stat.pid, stat.started] = stat
                 send_signal(stat, signal.SIGSTOP)
+            quiet = 0 if new or find_moving(members) else quiet + 1
+            time.sleep(PAUSE_STEP_S)
         return list(stopped.values())
 
     def resume(self, stopped: Iterable[ProcStat]) -> None:

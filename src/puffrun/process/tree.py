@@ -79,6 +79,18 @@ def find_descendants(roots: Iterable[int], stats: Mapping[int, ProcStat]) -> lis
     return found
 
 
+def find_moving(members: Iterable[ProcStat]) -> list[ProcStat]:
+    """List those of a tree that are not stopped, nor dead as far as their first thread tells.
+
+    A parent in vfork(2) sits in the kernel (D) until its child has executed: when the child is
+    stopped, so is the parent.
+    """
+    members = list(members)
+    still = {stat.pid for stat in members if stat.state in "TtZX"}
+    held = {stat.ppid for stat in members if stat.state in "Tt"}
+    return [s for s in members if s.pid not in still and not (s.state == "D" and s.pid in held)]
+
+
 def send_signal(target: ProcStat, signum: int) -> bool:
     """Signal exactly this process; False when it is gone, its pid another's, or it may not be.
 
