@@ -104,20 +104,38 @@ def unflushed() -> None:
     deep(0)
 
 
-def with_a_destructor() -> None:
-    source = """
+LIBRARIES = {
+    "destructor": """
         #include <stdio.h>
-        __attribute__((destructor)) static void end(void) { puts("the library has ended"); }
-    """
+        __attribute__((destructor)) static void end(void) { puts("the destructor"); }
+    """,
+    "handler": """
+        #include <stdio.h>
+        #include <stdlib.h>
+        static void end(void) { puts("the exit handler"); }
+        __attribute__((constructor)) static void begin(void) { atexit(end); }
+    """,
+    "static": """
+        #include <cstdio>
+        struct Static { ~Static() { std::puts("the static"); } } object;
+    """,
+    "silent": "int answer(void) { return 42; }",
+}
+
+
+def with_library(name: str, *, keeps: bool = True, code: int = 0) -> None:
+    """Load a library that is compiled on the spot; its file may be gone by the end."""
     with tempfile.TemporaryDirectory() as directory:
-        library = Path(directory) / "library.so"
+        library = Path(directory if not keeps else ".") / f"{name}-{os.getpid()}.so"
+        compiler = ["g++", "-xc++"] if name == "static" else ["gcc", "-xc"]
         subprocess.run(
-            ["gcc", "-shared", "-fPIC", "-xc", "-", "-o", library],
-            input=source,
+            [*compiler, "-shared", "-fPIC", "-", "-o", library],
+            input=LIBRARIES[name],
             text=True,
             check=True,
         )
-        ctypes.CDLL(str(library))
+        ctypes.CDLL(str(library.resolve()))
+    sys.exit(code)
 
 
 WAYS = [
@@ -148,7 +166,11 @@ WAYS = [
     lambda: print(input("? ")),
     lambda: print(int(sys.stdin.isatty()), sys.stdin.read()),
     unflushed,
-    with_a_destructor,
+    lambda: with_library("destructor", keeps=False),
+    lambda: with_library("destructor"),
+    lambda: with_library("handler", code=4),
+    lambda: with_library("static"),
+    lambda: with_library("silent", code=5),
     lambda: ctypes.CDLL(None).exit(6),
 ]
 

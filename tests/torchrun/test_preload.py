@@ -25,12 +25,13 @@ def test_ends_are_the_same(tmp_path: Path) -> None:
     assert forked == executed
     assert [end.returncode for end in forked] == ENDINGS
     assert forked[26].out == "Python's buffer\nC's buffer\n"
-    assert forked[27].out == "the library has ended\n"
+    libraries = [end.out for end in forked[27:31]]
+    assert libraries == ["the destructor\n"] * 2 + ["the exit handler\n", "the static\n"]
 
 
 ENDINGS = [
     0, 0, 0, 7, 255, 3, 1, 1, 1, 1, 1, 0, 0, 0, 21, 9, -signal.SIGINT, 1, 1, 8, 0,
-    -signal.SIGTERM, -signal.SIGABRT, 0, 0, 0, 1, 0, 6,
+    -signal.SIGTERM, -signal.SIGABRT, 0, 0, 0, 1, 0, 0, 4, 0, 5, 6,
 ]  # fmt: skip
 
 

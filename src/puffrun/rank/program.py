@@ -6,23 +6,22 @@ below `__main__` are ours: they are taken off the traceback that `sys.excepthook
 """
 
 import builtins
-import ctypes
 import importlib
 import io
 import os
 import pkgutil
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
 
 from puffrun.rank import recorder, server
 from puffrun.rank.birth import Birth, become_rank
+from puffrun.rank.exit_cut import list_libraries, prepare_cut
 from puffrun.rank.shelf import Shelf
 
-INJECTIONS = {"LD_PRELOAD", "CUDA_INJECTION64_PATH"}
 TOP_LEVEL = ("torch", "torchgen", "functorch")  # put aside until the program imports one
 
 
@@ -41,32 +40,8 @@ def run_program(birth: Birth) -> None:
             server.install(run_dir, birth.rank)
 
     Shelf.take(TOP_LEVEL, imported_with, then=take_in_torch)
-    cut_exit = _prepare_cut(birth.env)
-    try:
-        _run_as_main(birth.argv)
-    except Exception:
-        cut_exit()
-        raise
-
-
-def _prepare_cut(env: Mapping[str, str]) -> Callable[[], None]:
-    """Return what lets a rank that has crashed end as soon as Python is finalized.
-
-    What exit(3) does after that in a fork is to copy 0.1 s worth of pages, only to destroy the
-    statics of the torch that was loaded before the fork: memory that ends with the process. Here
-    C's streams are flushed, and that is all. A library that LD_PRELOAD or CUDA injects (a
-    profiler, a heap checker) writes its results at that point, so it is left to.
-    """
-    libc = ctypes.CDLL(None)
-    if env.keys() & INJECTIONS or not hasattr(libc, "on_exit"):  # of glibc: passes the status on
-        return lambda: None
-    on_exit, end, flush = libc.on_exit, libc._exit, libc.fcloseall  # noqa: SLF001  # C's name
-
-    def cut_exit() -> None:
-        on_exit(end, None)
-        on_exit(flush, None)  # the last to be registered is the first to be called
-
-    return cut_exit
+    prepare_cut(birth.env, list_libraries())
+    _run_as_main(birth.argv)
 
 
 def _run_as_main(argv: tuple[str, ...]) -> None:
