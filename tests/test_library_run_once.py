@@ -85,6 +85,7 @@ def idle():
     threading.Event().wait(2.5 * LONG_S)
 
 
+@pytest.mark.long
 def test_work_that_goes_on_needs_no_longer_timeout_and_what_stands_still_is_given_up():
     with ExitStack() as stack:
         runs = [stack.enter_context(ranks(2, work_long, work)) for work in (compute, report, idle)]

@@ -28,6 +28,7 @@ def weights_hash(stdout: str) -> str:
     return found[1]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_it_learns_to_drive_on_two_ranks(parts, tmp_path):
     done = run_demo(parts, tmp_path, "--updates", 70, "--require-goal-rate", 80)
@@ -40,6 +41,7 @@ def test_it_learns_to_drive_on_two_ranks(parts, tmp_path):
     assert len(read_gif((tmp_path / "demo-out" / "drive.gif").read_bytes()).frames) > 100
 
 
+@pytest.mark.long
 def test_same_seed_same_weights_and_resume_goes_on(parts, tmp_path):
     hashes = []
     for name in ("a", "b"):
@@ -55,6 +57,7 @@ def test_same_seed_same_weights_and_resume_goes_on(parts, tmp_path):
     assert weights_hash(done.stdout) != hashes[0]
 
 
+@pytest.mark.long
 def test_a_killed_rank_does_no_harm_to_checkpoints(parts, tmp_path):
     with start_demo(parts, tmp_path, *SHORT, "--updates", 100_000) as popen:
         assert popen.stdout is not None

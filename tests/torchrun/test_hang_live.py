@@ -6,6 +6,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from harness import PROGRAMS, Run, ask, puffrun, wait_for
 
 from puffrun.evidence import collect_evidence
@@ -55,6 +56,7 @@ def is_asleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/wchan").read_text().endswith("nanosleep")
 
 
+@pytest.mark.long
 def test_a_slow_rank_is_no_hang_and_is_named(tmp_path: Path) -> None:
     """Rank 2 takes 20 times as long as the others, and nobody prints a word."""
     options = ("--cpus", "4", "--preload", "--stall-timeout", STALL_S, "--grace", "1")
@@ -68,6 +70,7 @@ def test_a_slow_rank_is_no_hang_and_is_named(tmp_path: Path) -> None:
         assert "barrier at slow_rank.py:" in " ".join(run.stderr.split())
 
 
+@pytest.mark.long
 def test_healthy_programs_are_left_alone(tmp_path: Path) -> None:
     """Silent for longer than the stall limit, but not still: they compute, read, load."""
 

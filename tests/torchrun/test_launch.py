@@ -358,16 +358,20 @@ def test_a_continue_that_comes_at_once_is_not_missed(tmp_path: Path) -> None:
         assert run.alive() == []
 
 
+@pytest.mark.long
 def test_a_reader_that_pauses_makes_no_rank_late(tmp_path: Path) -> None:
-    """Rank 0 prints more than fits anywhere; rank 1 has left long before anybody reads it."""
+    """Rank 0 prints more than fits anywhere; rank 1 leaves when it does, before anybody reads."""
     code = """
-        import os
+        import os, threading
         if os.environ["RANK"] == "0":
             for _ in range(40_000): print("x" * 99)
+        else:
+            while not os.path.getsize(os.environ["PUFFRUN_RUN_DIR"] + "/logs/rank-0.log"):
+                threading.Event().wait(0.01)
     """
     program = write(tmp_path / "train.py", code)
     with subprocess.Popen(
-        [PUFFRUN, "train", "--cpus", "2", "--exit-timeout", "4", *QUICK, str(program)],
+        [PUFFRUN, "train", "--cpus", "2", "--exit-timeout", "8", *QUICK, str(program)],
         cwd=tmp_path,
         env=clean_environ(),
         stdin=subprocess.DEVNULL,
@@ -378,7 +382,7 @@ def test_a_reader_that_pauses_makes_no_rank_late(tmp_path: Path) -> None:
             events = wait_for(lambda: list(tmp_path.glob(".puffrun/runs/*/events.jsonl")), "a run")
             wait_for(lambda: "RankExited" in events[0].read_text(), "rank 1 to leave")
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(8)  # that nothing happens
+                process.wait(12)  # that nothing happens
             shown, said = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -640,6 +644,7 @@ def read_environ(pid: int) -> dict[str, str]:
 # restarts
 
 
+@pytest.mark.long
 def test_restarts_until_it_works(tmp_path: Path) -> None:
     code = r"""
         import os, subprocess, sys
@@ -666,6 +671,7 @@ def test_restarts_until_it_works(tmp_path: Path) -> None:
         assert run.alive() == []
 
 
+@pytest.mark.long
 def test_a_restart_that_gets_nowhere_is_the_last(tmp_path: Path) -> None:
     options = ("--cpus", "1", "--max-restarts", "5", *QUICK)
     with puffrun(*options, PROGRAMS / "fail.py", "0", "exit7", cwd=tmp_path) as run:

@@ -39,6 +39,7 @@ def load_facts(directory: Path) -> list[dict]:
     return [json.loads((directory / f"facts-{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["script", "module"])
 def test_what_a_program_finds_is_the_same(target: str, tmp_path: Path) -> None:
     script = str(PROGRAMS / "who_am_i.py")

@@ -162,6 +162,7 @@ def without(wheel: Path, out_dir: Path, gone: str, *, record: bool) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_gate_is_green_on_our_own_wheel(wheel, tmp_path):
     env = {"PYTHONPATH": str(ROOT / "src")} | on_github(tmp_path)  # leads back to the checkout
     with gate(wheel, tmp_path, env=env) as run:
@@ -197,6 +198,7 @@ def test_a_module_that_is_gone_is_red_and_named(gone, record, words, wheel, tmp_
         assert run.alive() == []
 
 
+@pytest.mark.long
 def test_a_file_that_no_import_names_is_found_by_the_run(wheel, tmp_path):
     """The C source of the demo: its artifact cannot be built."""
     bad = without(wheel, tmp_path / "dist", "puffrun/demo/drive_env.c", record=True)
